@@ -5,6 +5,8 @@
 #     late       nobody late, and rank 1 late in three ways: the verdict, of a recording of the two ranks
 #     live       the ranks, live
 #     absent     rank 1 does not come to a collective for some seconds: who is awaited, live and by dumps of the ranks
+#     ends       rank 1 crashes in a kernel of PyTorch's, or is killed: recorded by the trap from its start, attached and observed; the fault is told of it
+#                alone, with its kernel, the traces end by themselves, and `ranks` tells who has not come
 #     attached   attached by the trap and observed (TIMES=2): complete
 #     start      from its start, by the trap: complete
 #     recorded   every process of the host recorded with the GPU's times: complete
@@ -19,7 +21,7 @@
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- late live absent attached start recorded host truth shapes counts speed
+[ $# -gt 0 ] || set -- late live absent ends attached start recorded host truth shapes counts speed
 RANKS=${RANKS:-2}
 # The launch of NCCL's multicast over NVLink is refused on some virtual machines.
 export NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=1
@@ -121,6 +123,42 @@ section_absent() {
     verdict "absent: dumps" . "$NVCAP" dump --merge "${dumps[@]}"
     check "absent: dumps name it" grep 'has not come' "$WORK/said.txt"
     made absent
+}
+# told_end HOW TEXT: what is said of the end of rank 1, and of no other.
+told_end() {
+    local title=$1 text=$2 how=$3
+    { echo "== $title"; tail -n 30 "$text"; } >>"$LOG"
+    case $how in
+    crash) check "$title: the fault and its kernel" grep -E '^complete, and the GPU faulted: Xid [0-9]+ in .*index' "$text" ;;
+    *) check "$title: complete" grep -E '^complete: ' "$text" ;;
+    esac
+}
+section_ends() {
+    local how way observer
+    for how in crash killed; do
+        timeout 100 "$NVCAP" record --how trap -o "$WORK/$how.pcapng" --force -- python3 -m torch.distributed.run --nproc-per-node "$RANKS" \
+            --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" 8 $how >"$WORK/said.txt" 2>&1
+        row note "ends: $how, from the start: status" $?
+        told_end "ends: $how, from the start" "$WORK/said.txt" $how
+        "$NVCAP" ranks "$WORK/$how.pcapng" >"$WORK/said.txt" 2>&1
+        row note "ends: $how: ranks says" "$(head -n 2 "$WORK/said.txt" | tr '\n' ' ' | cut -c1-300)"
+        { echo "== ends: $how: ranks"; cat "$WORK/said.txt"; } >>"$LOG"
+        for way in trap observe; do
+            job 8 $how || continue
+            timeout 60 "$NVCAP" -p "$PIDS" --how $way -q >"$WORK/said.txt" 2>&1 &
+            observer=$!
+            timeout 60 "$NVCAP" ranks -p "$PIDS" >"$WORK/live.txt" 2>&1 &
+            local live=$!
+            wait "$JOB"
+            # Whoever is left is ended by the launcher: all traces end then.
+            wait $observer
+            row note "ends: $how, attached: $way: status" $?
+            wait $live
+            told_end "ends: $how, attached: $way" "$WORK/said.txt" $how
+            row note "ends: $how: ranks, live" "$(head -n 2 "$WORK/live.txt" | tr '\n' ' ' | cut -c1-300)"
+            { echo "== ends: $how: ranks, live"; cat "$WORK/live.txt"; } >>"$LOG"
+        done
+    done
 }
 section_recorded() {
     local how

@@ -43,7 +43,7 @@ impl Profile {
         arch: Arch::HOST,
     };
 
-    /// The same for another processor.
+    /// Returns the build for another processor.
     pub fn on(self, arch: Arch) -> Self {
         Self { arch, ..self }
     }

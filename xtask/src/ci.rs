@@ -107,7 +107,7 @@ fn documentation() -> Cmd {
         .env("RUSTDOCFLAGS", "-D warnings")
 }
 
-/// The same of what is private, too.
+/// Command that makes the documentation of what is private, too, of which no link is broken.
 pub fn private_documentation() -> Cmd {
     documentation().arg("--document-private-items")
 }

@@ -4,9 +4,23 @@ use std::fs;
 
 use crate::{build, pages::below, paths};
 
-/// First words of a comment that answers a question instead of naming its item.
-const QUESTIONS: [&str; 9] = [
-    "How", "Of", "What", "When", "Where", "Whether", "Which", "Whose", "Why",
+/// First words of a comment that answers a question, or goes on with a sentence, instead of naming its item.
+const REFUSED: [&[&str]; 15] = [
+    &["For", "how"],
+    &["How"],
+    &["Nobody"],
+    &["Of"],
+    &["See", "the", "module"],
+    &["So"],
+    &["Until"],
+    &["What"],
+    &["When"],
+    &["Where"],
+    &["Whether"],
+    &["Which"],
+    &["Whoever"],
+    &["Whose"],
+    &["Why"],
 ];
 
 /// The doc comments of a source file: the line that each begins in, and its text.
@@ -40,9 +54,10 @@ fn doc_comments(source: &str) -> Vec<(usize, String)> {
 
 /// Tells what is wrong with a doc comment.
 fn fault(text: &str) -> Option<String> {
-    let first = text.split(|c: char| !c.is_alphanumeric()).next()?;
-    if QUESTIONS.contains(&first) {
-        return Some(format!("begins with \"{first}\""));
+    let words = || text.split(|c: char| !c.is_alphanumeric());
+    let begins = |with: &&&[&str]| words().take(with.len()).eq(with.iter().copied());
+    if let Some(first) = REFUSED.iter().find(begins) {
+        return Some(format!("begins with \"{}\"", first.join(" ")));
     }
     let ends = |text: &str| text.ends_with(['.', ':', '!', '?', ')', '`', '|', '>', '*', '"']);
     let last = text.lines().last().unwrap_or_default();
@@ -94,6 +109,18 @@ fn faults_are_found() {
     );
     assert_eq!(fault("Longest wait, ms."), None);
     assert_eq!(fault("Table:\n\n[`A`]: super::A"), None);
-    assert!(fault("What is waited for.").is_some());
+    assert_eq!(fault("Source of waits. See the module."), None);
+    assert_eq!(fault("Software that waits."), None);
+    for refused in [
+        "What is waited for.",
+        "So many are waited for.",
+        "See the module.",
+        "Until all have come.",
+        "Whoever waits, waits long.",
+        "Nobody waits.",
+        "For how long one waits.",
+    ] {
+        assert!(fault(refused).is_some(), "{refused}");
+    }
     assert!(fault("A module\nof tests").is_some());
 }

@@ -11,7 +11,7 @@ use crate::{once, paths, shell::Cmd};
 /// Way in which this process can act as root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Root {
-    /// It is root.
+    /// The process is root.
     Already,
     /// `sudo` answers without a password.
     Sudo,

@@ -17,7 +17,7 @@ use crate::{
     shell::Cmd,
 };
 
-/// For how many seconds a process is traced that the user did not name.
+/// Time for which a process is traced that the user did not name, s.
 const LOOK_SECONDS: &str = "10";
 
 /// Commands of nvcap that read files or describe nvcap; all others inspect processes.

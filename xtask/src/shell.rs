@@ -114,7 +114,7 @@ impl Cmd {
         words.join(" ")
     }
 
-    /// The same as a `std::process::Command`, for a caller that needs the streams.
+    /// Returns the command as a `std::process::Command`, for a caller that needs the streams.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args);

@@ -35,7 +35,7 @@ const PASSED_ON: [&str; 4] = [
     "NVCAP_LIFE_TIMES",
 ];
 
-/// Set for the long form of the gate: virtual machines with another processor, and what else takes minutes.
+/// Variable that is set for the long form of the gate: virtual machines with another processor, and what else takes minutes.
 const NIGHTLY: &str = "NVCAP_NIGHTLY";
 
 /// The variable by which cargo is told what to start test programs with.

@@ -94,7 +94,7 @@ pub struct Ledger {
     unnamed: BTreeSet<(u32, ChannelId)>,
     /// The program that each process executed last, also of those that have ended.
     programs: BTreeMap<u32, String>,
-    /// A process was seen to use a GPU: a channel, a mapping of the driver's, a call to it.
+    /// True if a process was seen to use a GPU: a channel, a mapping of the driver's, a call to it.
     gpu: bool,
     end_ns: u64,
     observed: Option<Observed>,
@@ -445,7 +445,7 @@ impl Ledger {
         t
     }
 
-    /// Nothing is known to be missing.
+    /// Tells whether nothing is known to be missing.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.channels.values().all(ChannelLedger::is_complete)

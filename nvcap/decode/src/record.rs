@@ -178,7 +178,7 @@ pub struct Ioctl {
     pub fd: Option<i32>,
     /// An opaque number that is the same for the same open file of one boot, 0 where unknown.
     pub file: u64,
-    /// For an argument that itself names a file descriptor (NV_ESC_RM_MAP_MEMORY): that open file's number.
+    /// Number of the open file that the argument itself names by a file descriptor (NV_ESC_RM_MAP_MEMORY).
     pub named_file: u64,
     /// The request number (`_IOC` encoded for RM, plain for UVM).
     pub request: u32,
@@ -207,11 +207,11 @@ pub struct Mapping {
     pub start: CpuVa,
     /// Length in bytes.
     pub len: u64,
-    /// May be read.
+    /// True if it may be read.
     pub read: bool,
-    /// May be written.
+    /// True if it may be written.
     pub write: bool,
-    /// It existed before the trace began (found in `/proc/PID/maps`).
+    /// True if the mapping existed before the trace began (found in `/proc/PID/maps`).
     pub found: bool,
 }
 
@@ -259,7 +259,7 @@ named! {
 }
 
 impl How {
-    /// It was seen some time after its doorbell, not at it.
+    /// Tells whether the submission was seen some time after its doorbell, not at it.
     #[must_use]
     pub const fn is_after(self) -> bool {
         matches!(self, Self::Batched | Self::Observed)
@@ -304,7 +304,7 @@ pub struct Submission {
     pub doorbell: Option<CpuVa>,
     /// Way in which it was seen.
     pub how: How,
-    /// The entries were committed before this doorbell but could not be captured at their own.
+    /// True if the entries were committed before this doorbell but could not be captured at their own.
     pub late: bool,
     /// Name of the thread that rang, where known.
     pub thread: Option<std::sync::Arc<str>>,
@@ -376,9 +376,9 @@ pub struct Kernel {
     pub params: Option<Vec<KernelParam>>,
     /// Evidence for the name.
     pub by: NamedBy,
-    /// The evidence admits no other name. Otherwise it is the best guess.
+    /// True if the evidence admits no other name. Otherwise it is the best guess.
     pub certain: bool,
-    /// It is one of the driver's own kernels: its name is one of theirs, and so are those of the functions beside it.
+    /// True if the kernel is one of the driver's own: its name is one of theirs, and so are those of the functions beside it.
     pub driver: bool,
 }
 

@@ -37,8 +37,8 @@ use nvcap_process::procfs::{
     tasks::{self, Task},
 };
 
-/// For how long the channels of a process are read again while something of them is missing: the time in which a PyTorch
-/// training on an H200 fills a ring (60 entries a ms), for its pushbuffer memory starts over about as often.
+/// Time for which the channels of a process are read again while something of them is missing: that in which a PyTorch training on an H200 fills a
+/// ring (60 entries a ms), for its pushbuffer memory starts over about as often.
 const PATIENCE: Duration = Duration::from_millis(18);
 
 /// Number of fetched entries that are read before the unfetched ones: running work is among them.
@@ -58,7 +58,7 @@ pub struct DumpOptions {
     pub chip: Option<&'static Chip>,
     /// Channels that the user names.
     pub known_rings: Vec<KnownRing>,
-    /// Read the stacks of the threads.
+    /// True if the stacks of the threads are read.
     pub stacks: bool,
     /// Gives the contents that a process, by its id, wrote to GPU memory before its rings' oldest entries; called when a
     /// launch needs them.
@@ -84,7 +84,7 @@ impl DumpOptions {
 pub enum Refused {
     /// There is no such process, or no right to inspect it.
     Error(io::Error),
-    /// It has none of the driver's files open or mapped.
+    /// The process has none of the driver's files open or mapped.
     NoGpu,
 }
 
@@ -113,15 +113,15 @@ fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> Result<(Memory, S
 pub struct Look {
     /// Report of the look.
     pub report: Report,
-    /// For each process that could not be read: its id and why.
+    /// Processes that could not be read: the id of each, and the reason.
     pub refused: Vec<(u32, Refused)>,
     /// Data that the look read.
     taken: Taken,
 }
 
 impl Look {
-    /// An error of the process, of this number, which the driver wrote this message about; with the work that may have caused it: that of the
-    /// channels which the driver has stopped, of all but those that copy where it is not known which they are.
+    /// Makes the fault of a process from the number of its error and the message that the driver wrote about it. Its suspects are the works of the
+    /// channels that the driver has stopped; where none is known to be, those of all channels but copy engines'.
     pub fn fault(&self, pid: u32, code: u32, message: Option<Xid>) -> Fault {
         let of = |p: &&ProcessReport| p.pid == pid;
         let facts = { self.report.processes.iter().filter(of) }.flat_map(|p| &p.channels);
@@ -279,7 +279,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
     }
 }
 
-/// The same look as records, for the pipeline that all sources feed.
+/// Looks at processes, and returns the look as records, for the pipeline that all sources feed. Also returns the processes that could not be read.
 #[must_use]
 pub fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<(u32, Refused)>) {
     let (mut records, mut refused, mut next) = (Vec::new(), Vec::new(), 0);
@@ -399,7 +399,7 @@ pub fn rank_in(environment: &Environment) -> Option<(u32, Option<u32>)> {
     Some((first(&RANKS)?, first(&SIZES)))
 }
 
-/// A process's rank; where there is none to be found, why not, in words.
+/// Returns a process's rank; where there is none to be found, the reason in words.
 fn rank(environment: &Environment) -> Result<u32, Option<String>> {
     let rank = rank_in(environment).map(|(rank, _)| rank);
     rank.ok_or_else(|| {

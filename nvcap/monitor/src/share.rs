@@ -25,9 +25,9 @@ pub use windows::Windows;
 
 struct Gpu {
     scope: Scope,
-    /// Since the measurement began, where that is kept.
+    /// Period since the measurement began, where that is kept.
     whole: Option<Period>,
-    /// Since it was shown last.
+    /// Period since the GPU was shown last.
     part: Period,
 }
 
@@ -49,17 +49,17 @@ pub fn has_host_pids() -> bool {
     namespace.is_ok_and(|m| m.ino() == INITIAL_PID_NAMESPACE)
 }
 
-/// Sums by owner at most; what comes later is the host's.
+/// The most sums by owner; what comes after them is added to the host's.
 const MOST_KEYS: usize = 1000;
 
-/// Who has a process id.
+/// Processes that have or had one id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Known {
-    /// Start of the process, where that could be found: the id may be another one's later.
+    /// Start of the newest process, where that could be found: the id may be another one's later.
     start: Option<u64>,
-    /// Who it is.
+    /// Identity of the newest process.
     who: Option<Identity>,
-    /// The same, with all that had the id before in the sums.
+    /// Identity of all that had the id while the sums were made.
     all: Option<Identity>,
 }
 
@@ -90,14 +90,14 @@ pub struct Share {
     ending: BTreeSet<u32>,
 }
 
-/// A process is there and no zombie, as far as this user may know.
+/// Tells whether a process is there and no zombie, as far as this user may know.
 fn is_there(pid: u32) -> bool {
     let program = std::fs::read_link(format!("/proc/{pid}/exe"));
     !program.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 impl Share {
-    /// Measures from now on, the GPUs with these minor numbers, all where there are none. Beside it those that refuse.
+    /// Begins to measure the GPUs with these minor numbers; all where none is given. Also returns those that refuse.
     ///
     /// # Errors
     /// When the driver takes no client, there is no such GPU, or it does not tell its time.
@@ -124,7 +124,7 @@ impl Share {
         Ok((share, refusals))
     }
 
-    /// Keeps no sums since the beginning, and forgets processes: for whoever goes on for months and adds up the parts.
+    /// Keeps no sums since the beginning, and forgets processes: for a caller that goes on for months and adds up the parts.
     #[must_use]
     pub fn of_parts_alone(mut self) -> Self {
         for gpu in self.gpus.values_mut() {
@@ -133,7 +133,7 @@ impl Share {
         self
     }
 
-    /// Adds a part to sums by owner; with `by_process` by process, too. Whose processes are not in the part is forgotten.
+    /// Adds a part to sums by owner; with `by_process` by process, too. Processes that are not in the part are forgotten.
     pub fn add(&mut self, part: &[GpuView], by_process: bool, to: &mut Shares) {
         let seen = add(part, |pid| self.identity(pid), by_process, to);
         self.known.retain(|pid, known| {
@@ -147,7 +147,7 @@ impl Share {
         self.gpus.iter().map(|(gpu, of)| (*gpu, of.scope))
     }
 
-    /// Takes what there is. Best done some times a second: the driver tells of a process only while it is there, and so does `/proc`.
+    /// Reads what the driver has recorded. Best done some times a second: the driver tells of a process only while it is there, and so does `/proc`.
     ///
     /// # Errors
     /// When the driver refuses.
@@ -155,7 +155,7 @@ impl Share {
         self.poll_each(|_, _| {})
     }
 
-    /// The same; gives each news with its GPU, in the order in which they happened.
+    /// Polls, and gives each piece of news with its GPU, in the order in which they happened.
     fn poll_each(&mut self, mut each: impl FnMut(u32, Told)) -> Result<(), Error> {
         let mut seen = BTreeSet::new();
         let gpus = &mut self.gpus;
@@ -186,8 +186,8 @@ impl Share {
         self.look_for_ends(each)
     }
 
-    /// Takes what a process had that has ended: the driver may not tell of that. Its files were closed by the last reading at the latest, so
-    /// this one has taken all its records.
+    /// Ends what a process had that has ended: the driver may not tell of that. Its files were closed by the last reading at the latest, so this one
+    /// has taken all its records.
     fn look_for_ends(&mut self, mut each: impl FnMut(u32, Told)) -> Result<(), Error> {
         if self.host.is_none() {
             return Ok(());
@@ -221,13 +221,13 @@ impl Share {
         })
     }
 
-    /// Who a process is, with all that had its id before; `None` where it had ended before nvcap looked, or has another id here.
+    /// Returns the identity of a process, with all that had its id before; `None` where it had ended before nvcap looked, or has another id here.
     #[must_use]
     pub fn identity(&self, pid: u32) -> Option<&Identity> {
         self.known.get(&pid)?.all.as_ref()
     }
 
-    /// The period since the last call. Polls.
+    /// Returns the period since the last call. Polls.
     ///
     /// # Errors
     /// When the driver refuses.
@@ -241,7 +241,7 @@ impl Share {
         Ok(views)
     }
 
-    /// All since the beginning. Polls.
+    /// Returns the period since the beginning. Polls.
     ///
     /// # Errors
     /// When the driver refuses.

@@ -34,9 +34,9 @@ use nvcap_show::output::message::tell;
 const GP_GET: u64 = 0x88;
 /// Time between two searches for processes that use a GPU.
 const SEARCH: Duration = Duration::from_secs(10);
-/// Longest time between two looks for errors while a process is looked at.
+/// Longest time between two looks for errors while a process is being looked at.
 const BESIDE: Duration = Duration::from_millis(50);
-/// Time after the last movement at which a first look is taken: this part of the time that makes a hang.
+/// Divisor of the time that makes a hang: a first look is taken when that part of it has passed since the last movement.
 const FIRST: u32 = 8;
 
 /// Reason why a look is worth keeping.
@@ -61,9 +61,9 @@ pub struct Finding {
     pub fault: Option<Box<Fault>>,
     /// The look at it; without the process where it had ended before.
     pub report: Report,
-    /// Progress since the look before, if there was one.
+    /// Progress since the earlier look, if there was one.
     pub moved: Option<Progress>,
-    /// Holds the process's end while this lives, for a limited time.
+    /// Hold of the process's end while this lives, for a limited time.
     pub hold: Option<ExitHold>,
 }
 
@@ -87,7 +87,7 @@ impl Pace {
         }
     }
 
-    /// Something moved.
+    /// Notes that something moved.
     fn moves(&mut self, now: Instant) {
         *self = Self::new(self.limit, now);
     }
@@ -111,13 +111,13 @@ struct Watched {
     pace: Pace,
     /// The last look, with unfinished work.
     before: Option<(Instant, Report)>,
-    /// True if it was told that it hangs; it has not moved since.
+    /// True if it was told that the process hangs, and it has not moved since.
     told: bool,
     notifiers: Notifiers,
 }
 
 impl Watched {
-    /// Reads its channels; whether one moved.
+    /// Reads its channels, and tells whether one moved.
     fn has_moved(&mut self) -> bool {
         let mut moved = false;
         for (userd, old) in &mut self.channels {
@@ -135,7 +135,7 @@ impl Watched {
         !self.channels.is_empty() && words.all(|word| word.is_err())
     }
 
-    /// Takes the channels of a look for those to be read.
+    /// Takes the channels of a look as those that are read from now on.
     fn take_channels(&mut self, report: &Report) {
         let facts = report.processes.iter().flat_map(|p| &p.channels);
         self.channels = facts.map(|f| (f.userd.0, None)).collect();
@@ -172,7 +172,7 @@ pub struct Watch {
     /// The time without movement that makes a hang; none where no hang is waited for.
     limit: Option<Duration>,
     options: DumpOptions,
-    /// Options of looks that nobody sees: without stacks, which take most of a look's time.
+    /// Options of looks whose reports are not shown: without stacks, which take most of a look's time.
     quick: DumpOptions,
     processes: BTreeMap<u32, Watched>,
     searched: Option<Instant>,
@@ -191,8 +191,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins one: `limit` is the time without movement that makes a hang, none where errors alone are waited for; `xids` is the kernel log,
-    /// where it can be read: what it has already is passed over.
+    /// Begins a watch. `limit` is the time without movement that makes a hang; without it errors alone are waited for. `xids` is the kernel log,
+    /// where it can be read; what is in it already is passed over.
     pub fn new(
         whom: Whom,
         limit: Option<Duration>,
@@ -421,8 +421,8 @@ impl Watch {
         })
     }
 
-    /// Holds the ends of processes that messages name and that are not known yet: finding them takes long. Where processes are chosen by
-    /// more than their ids, none is touched before it is chosen.
+    /// Holds the ends of processes that messages name and that are not known yet: finding them takes long. Where processes are chosen by more than
+    /// their ids, none is held before it is chosen.
     fn hold_strangers(&self, messages: &[Xid]) -> BTreeMap<u32, ExitHold> {
         let strangers: BTreeSet<u32> = self.strangers(messages).filter_map(Xid::process).collect();
         { strangers.into_iter() }
@@ -430,7 +430,7 @@ impl Watch {
             .collect()
     }
 
-    /// Messages that name a process which is not known, and is meant whatever else it is.
+    /// Returns the messages that name a process which is not known, and is meant whatever else it is.
     fn strangers<'a>(&self, messages: &'a [Xid]) -> impl Iterator<Item = &'a Xid> {
         let is_meant = |pid: u32| match &self.whom {
             Whom::Named(pids) => pids.contains(&pid),
@@ -443,8 +443,8 @@ impl Watch {
         messages.iter().filter(is_one)
     }
 
-    /// Takes note of processes with an error that is new, and keeps messages without a process. `holds` are those of processes that were not known when
-    /// the messages came.
+    /// Takes note of processes with an error that is new, and keeps messages without a process. `holds` are the ends of processes that were not known
+    /// when the messages came.
     fn failed(&mut self, messages: Vec<Xid>, mut holds: BTreeMap<u32, ExitHold>, now: Instant) {
         // First all ends are held: a look takes long.
         let mut failing = Vec::new();

@@ -69,7 +69,7 @@ pub struct ChannelsFile {
 }
 
 impl ChannelsFile {
-    /// Nothing was given.
+    /// Tells whether nothing was given.
     pub fn is_empty(&self) -> bool {
         self.doorbells.is_empty() && self.channels.is_empty()
     }

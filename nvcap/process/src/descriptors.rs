@@ -5,8 +5,8 @@ use std::{fs::File, os::fd::AsRawFd};
 /// The most descriptors for which room is made at once.
 const MOST: u64 = 4096;
 
-/// Has the kernel enlarge its table of this program's descriptors, to be called before threads are started. Otherwise the table grows as
-/// it fills; in a program with threads, the kernel then waits each time until every processor has been elsewhere: 6 to 20 ms with 16 processors.
+/// Makes the kernel enlarge its table of this program's descriptors, before threads are started. Otherwise the table grows as it fills; in a program
+/// with threads, the kernel then waits each time until every processor has been elsewhere: 6 to 20 ms with 16 processors.
 pub fn make_room() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

@@ -21,7 +21,8 @@ use super::exit_stop::{self, ExitStops, Stop};
 pub const LONGEST: Duration = Duration::from_millis(250);
 /// Time after which the thread checks again whether it is still needed, ms.
 const LOOK_MS: i32 = 500;
-/// The same time for a process that is not nvcap's own, ms: it is shorter because others may want to trace that process.
+/// Time after which the thread checks again whether it is still needed by a process that is not nvcap's own, ms: it is shorter because others may
+/// want to trace that process.
 const LOOK_RUNNING_MS: i32 = 20;
 
 /// State that both threads see.
@@ -34,7 +35,7 @@ struct State {
     changed: Condvar,
 }
 
-/// See the module.
+/// Holder of a process's end, so that its memory can still be searched.
 #[derive(Debug)]
 pub struct ExitHold {
     state: Arc<State>,

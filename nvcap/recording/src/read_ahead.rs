@@ -5,7 +5,7 @@ use std::io::{self, Read};
 /// Bytes asked of the reader at a time.
 pub(crate) const CHUNK: usize = 1 << 20;
 
-/// See the module.
+/// A file that is read from its beginning to its end, with as many bytes ahead as are asked for.
 pub(crate) struct ReadAhead<R> {
     reader: R,
     buffer: Vec<u8>,

@@ -123,10 +123,10 @@ pub struct PipelineOptions {
     pub chip: Option<&'static Chip>,
     /// The driver's release, if known beforehand.
     pub driver_version: Option<Version>,
-    /// The first loss or undecodable entry ends the trace with an error ([`Pipeline::record`]). Without it everything whole
-    /// is shown, and the rest is reported.
+    /// True if the first loss or undecodable entry ends the trace with an error ([`Pipeline::record`]). Otherwise everything whole is shown, and the
+    /// rest is reported.
     pub strict: bool,
-    /// Kernels are timed from their first instruction (`--exec-time`), not from the stamp of their launch as CUPTI and nsys do.
+    /// True if kernels are timed from their first instruction (`--exec-time`), not from the stamp of their launch as CUPTI and nsys do.
     pub exec_time: bool,
 }
 
@@ -154,9 +154,9 @@ pub struct Pipeline<'a> {
     model: Model,
     decoder: Decoder,
     sinks: Vec<Box<dyn Sink + 'a>>,
-    /// No sink takes events: nothing is decoded.
+    /// True if no sink takes events: nothing is decoded.
     deaf: bool,
-    /// Some sink shows which memory operations touch.
+    /// True if some sink shows which memory operations touch.
     shows_memory: bool,
     lives: Lives,
     channels: NumberMap<ChannelId, Known>,
@@ -174,7 +174,7 @@ pub struct Pipeline<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    /// A pipeline into `sinks`, which all see the same events. Without sinks it only keeps the ledger.
+    /// Makes a pipeline into `sinks`, which all see the same events. Without sinks it only keeps the ledger.
     #[must_use]
     pub fn new(options: PipelineOptions, sinks: Vec<Box<dyn Sink + 'a>>) -> Self {
         let shown = sinks.iter().filter_map(|s| s.detail()).max();
@@ -217,8 +217,8 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Time stamps of the GPU are among the records ([`Record::Stamps`]): each submission is shown with the times that they tell,
-    /// and waits for them, up to [`GPU_TIME_WINDOW_NS`], or up to a minute where nobody reads before the end. To be asked for before [`Pipeline::in_time_order`].
+    /// Expects time stamps of the GPU among the records ([`Record::Stamps`]). Each submission is shown with the times that they tell, and waits for
+    /// them, up to [`GPU_TIME_WINDOW_NS`], or up to a minute where nobody reads before the end. Must come before [`Pipeline::in_time_order`].
     #[must_use]
     pub fn with_gpu_time(self) -> Self {
         Self {
@@ -227,8 +227,8 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// For live sources: records wait for a moment, and are decoded and shown in the order of their times. A record waits
-    /// for others that are up to [`WINDOW_NS`] older. Without this, records are taken in the order of their arrival.
+    /// Puts the records of a live source into the order of their times before they are decoded and shown. A record waits for others that are up to
+    /// [`WINDOW_NS`] older. Otherwise records are taken in the order of their arrival.
     #[must_use]
     pub fn in_time_order(self) -> Self {
         Self {
@@ -258,8 +258,8 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// For the records of a recording: as the live trace was made, which had the driver's release, the GPU's time stamps, and records
-    /// that came nearly in the order of their times. `is_file`: all of it is there already, and nobody waits for what is written now. Before the
+    /// Treats the records as those of a recording, as the live trace treated them: with the driver's release, the GPU's time stamps, and records that
+    /// come nearly in the order of their times. `is_file`: all of it is there already, and nobody waits for what is written now. Must come before the
     /// first record.
     pub fn as_recorded(
         &mut self,
@@ -371,7 +371,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// A GPU of the machine: its chip, which also holds for GPUs without a number while all chips are alike.
+    /// Takes a GPU of the machine. Its chip also holds for GPUs without a number while all chips are alike.
     fn gpu(&mut self, g: &Gpu) {
         let Some(chip) = Chip::with_pci_device(g.pci_device) else {
             return;
@@ -507,8 +507,8 @@ impl<'a> Pipeline<'a> {
         self.ledger.add_left_out_of_stacks(what, count);
     }
 
-    /// Emits graph replays that waited for further submissions: those of a process at its end (`Some(Some(pid))`), all at
-    /// the end of the trace (`Some(None)`), or those that need not wait (`None`).
+    /// Emits graph replays that waited for further submissions: those of a process at its end (`Some(Some(pid))`), all at the end of the trace
+    /// (`Some(None)`), or those that have waited long enough (`None`).
     fn emit_replays(&mut self, end: Option<Option<u32>>) -> io::Result<()> {
         let (sinks, mut filter) = (&mut self.sinks, self.options.filter.as_mut());
         let matched = &mut self.matched;
@@ -582,7 +582,7 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// `matches`: the filter passes the event.
+/// Gives an event to the sinks. `matches`: the filter passes it.
 fn emit(sinks: &mut [Box<dyn Sink + '_>], event: &Event<'_>, matches: bool) -> io::Result<()> {
     sinks.iter_mut().try_for_each(|s| {
         if matches || s.sees_all() {

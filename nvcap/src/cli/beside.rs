@@ -13,7 +13,7 @@ use nvcap_show::output::message::tell;
 pub(super) struct Thread {
     /// Its name.
     pub name: &'static str,
-    /// It needs processes that end: they stand at their ends until it has answered.
+    /// True if the thread needs processes that end: they stand at their ends until it has answered.
     pub asks: bool,
     /// Words for what it did not do to the end.
     pub failed: &'static str,

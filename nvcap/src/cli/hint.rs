@@ -88,7 +88,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     }
 }
 
-/// What to type for rows of each process, where a command has no `--by process`.
+/// Tells what to type for rows of each process, where a command has no `--by process`.
 fn by_process(error: &clap::Error, args: &[String]) -> Option<String> {
     let named = |of| match error.get(of)? {
         ContextValue::String(text) => Some(text.as_str()),
@@ -130,7 +130,7 @@ fn live_of_a_reader(error: &clap::Error, args: &[String]) -> Option<String> {
         .then(|| format!("nvcap {command} reads recordings; of a running process: {live}"))
 }
 
-/// What to type where an option of a running process stands beside a file.
+/// Tells what to type where an option of a running process stands beside a file.
 fn beside_a_file(error: &clap::Error, args: &[String], cli: &clap::Command) -> Option<String> {
     let named = |kind| match error.get(kind)? {
         ContextValue::String(arg) => Some(vec![arg.as_str()]),

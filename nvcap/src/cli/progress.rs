@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_millis(500);
 /// The number of records that are read between two looks at the clock.
 const RECORDS: u32 = 64;
 
-/// See the module.
+/// A file while it is read, with the progress that is shown and the Ctrl-C that ends it.
 pub(super) struct Reading {
     /// Bytes of the file that were read, and how many it has; none where that is not known.
     read: Arc<AtomicU64>,
@@ -45,7 +45,7 @@ pub(super) fn open(path: &Path) -> io::Result<(Box<dyn Read>, Reading)> {
     Ok((counter.counted(file), reading))
 }
 
-/// Watches how far files of so many bytes in all are read, which the counter gives.
+/// Watches the reading of files of `bytes` in all; the counter tells how far it is.
 pub(super) fn of_files(bytes: u64) -> (Reading, Counter) {
     reading(Some(bytes), false)
 }

@@ -61,9 +61,9 @@ pub(super) struct RecordingOptions {
 /// `--rotate`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Limit {
-    /// So many bytes.
+    /// Size of a file, bytes.
     Bytes(u64),
-    /// So long.
+    /// Age of a file.
     Time(std::time::Duration),
 }
 
@@ -241,7 +241,7 @@ fn tell_of(path: &Path) {
 pub(super) struct Traced<'a> {
     /// Way in which submissions are seen.
     pub how: &'static str,
-    /// Set before the first record where it is observing after all.
+    /// True if the trace observes after all; set before the first record.
     pub observes: Arc<AtomicBool>,
     /// The GPU's time stamps are read.
     pub gpu_time: bool,

@@ -20,7 +20,7 @@ type Whole = (PathBuf, File);
 
 /// Exports finished files, one after the other, on a thread. Dropping it waits for the last export.
 pub(super) struct Exporter {
-    /// None once the exporter is being dropped: the thread ends when the queue is empty.
+    /// Files for the thread; none once the exporter is being dropped: the thread ends when the queue is empty.
     queue: Option<SyncSender<Whole>>,
     thread: Option<JoinHandle<()>>,
 }

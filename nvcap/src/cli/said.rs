@@ -14,7 +14,7 @@ use nvcap_show::output::style::Plain;
 /// Version of the object.
 const VERSION: u32 = 1;
 
-/// See the module.
+/// A hang or an error of a process, in words and as JSON.
 #[derive(Debug)]
 pub(super) struct Said {
     /// The process.

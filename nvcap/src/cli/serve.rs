@@ -156,9 +156,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Live {
     host: Mutex<Host<Machine>>,
     constants: Constants,
-    /// None where the kernel log cannot be read.
+    /// Errors that were counted; none where the kernel log cannot be read.
     errors: Option<Mutex<Errors>>,
-    /// Who had the GPUs; none where that is not asked, or refused.
+    /// Holders of the GPUs; none where these are not asked for, or refused.
     shares: Arc<shares::Sums>,
     /// Time at which the next reading is due, ns; 0 before the first one.
     due: AtomicU64,
@@ -320,7 +320,7 @@ fn token(path: &Path) -> anyhow::Result<Token> {
     Token::from_text(&text).map_err(|why| anyhow::anyhow!("{}: {why}", say()))
 }
 
-/// Who may ask for what, and the TLS of the server. An address that other machines reach needs a token and a certificate.
+/// Returns the rights that requests need, and the TLS of the server. An address that other machines reach needs a token and a certificate.
 fn rights(args: &Args) -> anyhow::Result<(Rights, Option<tokio_rustls::TlsAcceptor>)> {
     let is_own = args.listen.ip().is_loopback();
     if !is_own && (args.tls_cert.is_none() || args.token_file.is_none()) {

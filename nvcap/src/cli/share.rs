@@ -225,7 +225,7 @@ fn show<'a>(
     target::written(out)
 }
 
-/// Waits so long, or until a signal comes.
+/// Waits for this time, or until a signal comes.
 fn rest(wait: Duration) {
     let Some(wake) = signals::wake() else {
         return std::thread::sleep(wait.min(POLL));

@@ -3,7 +3,7 @@
 use nvcap_monitor::dump::DumpOptions;
 use nvcap_process::memory::scan::Effort;
 
-/// Options of a look with names: so many entries of each channel, and stacks where they are wanted.
+/// Returns the options of a look with names: `last` entries of each channel, and stacks where they are wanted.
 pub(super) fn options(last: u32, stacks: bool) -> DumpOptions {
     DumpOptions {
         last,

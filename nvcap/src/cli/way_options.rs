@@ -31,7 +31,7 @@ impl WayOption {
     }
 }
 
-/// All of them.
+/// All options of the ways.
 pub(super) const WAY_OPTIONS: [WayOption; 10] = {
     const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {
         WayOption { id, name, of }

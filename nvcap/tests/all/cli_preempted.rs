@@ -14,7 +14,7 @@ use crate::common::schema::Schema;
 
 const OTHER: u32 = 4712;
 const KERNELS: u32 = 40;
-/// The other process has the GPU for so long in each round, with a switch before and behind it, ns.
+/// Time for which the other process has the GPU in each round, with a switch before and behind it, ns.
 const OTHER_NS: u64 = 3_000;
 const SWITCH_NS: u64 = 500;
 const ROUND: u64 = 11_000;

@@ -518,7 +518,7 @@ impl Written {
         values.map_or(0, |v| v.len() as u64)
     }
 
-    /// How many barriers of the scheduler have this action (SEND_SIGNALING_PCAS2_B, bits 3:0).
+    /// Returns the number of barriers of the scheduler that have this action (SEND_SIGNALING_PCAS2_B, bits 3:0).
     fn actions(&self, action: u32) -> u64 {
         let values = &self.methods[&(COMPUTE, 0x2c0)];
         values.iter().filter(|v| *v & 0xf == action).count() as u64

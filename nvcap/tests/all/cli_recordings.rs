@@ -15,7 +15,7 @@ fn recorded(folder: &Folder, options: &[&str]) -> (String, Vec<u8>) {
     recorded_as(folder, "run", options)
 }
 
-/// The same with a name of its own.
+/// Makes a recording of the fixture with a name of its own, and returns what the fixture itself is shown as.
 fn recorded_as(folder: &Folder, name: &str, options: &[&str]) -> (String, Vec<u8>) {
     let capture = argument(fixture("h200-cut.orc"));
     let file = folder.path(&format!("{name}.pcapng"));

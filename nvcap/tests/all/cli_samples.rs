@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const BOOTED: u64 = 1_700_000_000_000_000_000;
 
-/// A recording of so many replays, and launches outside of the graph.
+/// Makes a recording of this number of replays, and launches outside of the graph.
 fn file(folder: &Folder, name: &str, replays: u64, launches: (u64, u64), sampled: bool) -> String {
     let path = folder.path(name);
     let records = replays::records(replays, launches, sampled);
@@ -21,7 +21,7 @@ fn file(folder: &Folder, name: &str, replays: u64, launches: (u64, u64), sampled
     path
 }
 
-/// What a command writes, which must find nothing missing.
+/// Returns the output of a command, which must find nothing missing.
 fn shown(args: &[&str]) -> String {
     let out = nvcap(args);
     let said = text(&out.stderr);

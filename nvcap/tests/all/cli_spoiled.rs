@@ -226,7 +226,7 @@ fn a_file_that_is_filled_meanwhile_stays() {
     }
 }
 
-/// Of two commands with one FILE the second is refused.
+/// A second command with the same FILE is refused.
 #[test]
 fn a_file_has_one_writer() {
     let folder = Folder::new("spoiled-writer");

@@ -199,7 +199,7 @@ fn a_family_is_told_by_the_assembler_s_command_line() {
     }
 }
 
-/// The same image with the headers and relocations of 32-bit ELF.
+/// Returns an image with the headers and relocations of 32-bit ELF in the place of its own.
 fn narrow(wide: &[u8]) -> Vec<u8> {
     let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let half = |bytes: &[u8], at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap());

@@ -89,7 +89,7 @@ fn decode(decoder: &mut Decoder, submissions: &[Submission]) -> Told {
     told
 }
 
-/// Whose classes do not depend on what there is to see of the stream.
+/// Makes a decoder whose classes do not depend on what there is to see of the stream.
 fn decoder_of_a_chip() -> Decoder {
     Decoder::new(DecodeOptions {
         chip: Chip::named("GH100"),

@@ -59,7 +59,7 @@ fn rows_of_classes() -> BTreeMap<String, Vec<Row>> {
     of
 }
 
-/// The same numbers in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Lcg(u64);
 
 impl Lcg {

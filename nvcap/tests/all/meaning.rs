@@ -378,7 +378,7 @@ fn found() -> nvcap_live::enrich::graph_qmds::QmdSearchResult {
     search_in(&pages, &parts, COMPUTE, At::default())
 }
 
-/// When the first phase begins, ns: all graphs have been made and replayed once by then.
+/// Returns the begin of the first phase, ns: all graphs have been made and replayed once by then.
 fn middle() -> u64 {
     let text = phases("h200-graphs");
     let first = text.lines().next().expect("a phase");

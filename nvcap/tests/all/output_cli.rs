@@ -1137,7 +1137,7 @@ fn a_file_size_limit_is_a_full_disk() {
     assert!(fs::read(&out).unwrap().ends_with(b"\n"), "whole lines");
 }
 
-/// The output of nvcap, which ends well, on a terminal of so many columns, without colour.
+/// Returns the output of nvcap, which ends well, on a terminal of this number of columns, without colour.
 #[cfg(feature = "xz")]
 fn on_a_terminal(columns: u16, args: &[&str]) -> String {
     let (shown, status) = crate::common::cli::on_a_terminal(columns, false, args);

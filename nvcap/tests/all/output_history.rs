@@ -23,7 +23,7 @@ fn channel(origin: Origin) -> Record {
     }))
 }
 
-/// Shows submissions of so many entries, of a launch each, on a channel that was learnt in some way.
+/// Shows submissions of these numbers of entries, of a launch each, on a channel that was learnt in some way.
 fn shown(options: TextOptions, origin: Origin, how: How, submissions: &[u32]) -> Vec<String> {
     let written = Written::default();
     let mut sink = Text::new(written.output(), options);

@@ -485,7 +485,7 @@ fn json_objects_have_common_members_and_operations_their_own() {
     assert_eq!(objects.last().unwrap()["type"], "ledger");
 }
 
-/// It may be what the program copied.
+/// An inline write of unknown content is shown: it may be what the program copied.
 #[test]
 fn an_inline_write_of_unknown_content_is_shown() {
     let Operation::Inline(mut unknown) = events::inline() else {

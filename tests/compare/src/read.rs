@@ -114,7 +114,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// The same, but entries come without their bytes.
+    /// Reads entries without their bytes.
     pub fn heads(self) -> Self {
         Reader {
             heads: true,

@@ -1,15 +1,17 @@
 """A job of several ranks over NCCL, as torch.distributed.run starts it: steps of a small model.
 
-    job.py SECONDS none|kernels|host|slow|absent [ddp|fsdp|tensor|pipeline]
+    job.py SECONDS none|kernels|host|slow|absent|crash|killed [ddp|fsdp|tensor|pipeline]
 
 SECONDS, or so many steps as in 100x. How rank 1 is late: not at all; 30 kernels more a step; its host sleeps for 2 ms a step; a kernel of 1.5 ms a step;
-once, after a second, it stays away for 8 s.
+once, after a second, it stays away for 8 s; after three seconds a kernel of PyTorch's asserts that an index is in range, which it is not; or the
+process is killed. The truth of a crash is printed.
 ddp: an all-reduce for each gradient. fsdp: all-gathers and reduce-scatters. tensor: layers that are split over the ranks. pipeline: two stages, sends and
 receives. With STAMPS (the library of stamps.cu) and TRUTH, of ddp: just before each all-reduce the GPU's clock is stamped, to the file TRUTH.RANK.
 """
 
 import ctypes
 import os
+import signal
 import sys
 import time
 
@@ -161,6 +163,12 @@ def main():
         if rank == 1 and how == "absent" and len(made) == 1 and not away:
             away.append(steps)
             time.sleep(8)
+        if rank == 1 and how == "crash" and len(made) == 3:
+            print("truth rank=1 index", flush=True)
+            more[torch.tensor([10**9], device="cuda")].sum().item()
+        if rank == 1 and how == "killed" and len(made) == 3:
+            print("truth rank=1 killed", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
         if rank == 1 and how == "slow":
             torch.cuda._sleep(3_000_000)
 

@@ -13,13 +13,13 @@ use crate::process::{end_now, fork, raise, wait};
 
 const SOME: usize = 100;
 
-/// It ends without unmapping anything.
+/// Ends without unmapping anything.
 pub fn left_mapped(bed: &Bed) -> Result<()> {
     bed.submit_many(SOME);
     Ok(())
 }
 
-/// It unmaps everything and ends at once.
+/// Unmaps everything and ends at once.
 pub fn unmapped(bed: &Bed) -> Result<()> {
     bed.submit_many(SOME);
     bed.unmap();
@@ -35,7 +35,7 @@ fn killed(bed: &Bed, signal: i32) -> Result<()> {
     Ok(())
 }
 
-/// It kills itself.
+/// Kills itself.
 pub fn sigkill(bed: &Bed) -> Result<()> {
     killed(bed, libc::SIGKILL)
 }
@@ -45,7 +45,7 @@ pub fn sigsegv(bed: &Bed) -> Result<()> {
     killed(bed, libc::SIGSEGV)
 }
 
-/// It aborts.
+/// Aborts.
 pub fn sigabrt(bed: &Bed) -> Result<()> {
     killed(bed, libc::SIGABRT)
 }
@@ -112,7 +112,7 @@ fn with_orphan(orphan: impl FnOnce()) -> Result<()> {
     Ok(())
 }
 
-/// It lives on for a while after its last submission.
+/// Lives on for a while after its last submission.
 pub fn lingers(bed: &Bed) -> Result<()> {
     bed.submit_many(SOME);
     std::thread::sleep(Duration::from_millis(200));
@@ -179,7 +179,7 @@ pub fn spawn(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// It executes another program right after its last submission.
+/// Executes another program right after its last submission.
 pub fn exec_at_once(bed: &Bed) -> Result<()> {
     bed.submit_many(SOME);
     bed.tell();
@@ -249,7 +249,7 @@ pub fn traced(bed: &Bed) -> Result<()> {
     }
 }
 
-/// It closes all of its descriptors except one with a high number.
+/// Closes all of its descriptors except one with a high number.
 pub fn closed(bed: &Bed) -> Result<()> {
     const KEPT: i32 = 900;
     // SAFETY: this program uses none of the descriptors that are closed.

@@ -113,7 +113,7 @@ fn submit_from_each(bed: &Bed, codes: &[u64]) {
     }
 }
 
-/// The mangled name of a function whose argument's type has two of the one before it, so many times.
+/// Makes the mangled name of a function whose argument's type has two of the one before it, `levels` times.
 fn doubling(n: usize, levels: usize) -> String {
     let digit = |i: usize| {
         char::from_digit(i as u32, 36)

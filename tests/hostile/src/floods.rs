@@ -57,7 +57,7 @@ pub fn programs(bed: &Bed) -> Result<()> {
 pub const WORDS: u64 = 20_000;
 /// Releases of a submission.
 const RELEASES: u64 = 200;
-/// How often the process itself writes each of them.
+/// Number of times that the process itself writes each of them.
 const ROUNDS: u32 = 400;
 /// Place of the words, and the distance between two.
 const WORD: u64 = 0x2_0a00_0000;

@@ -30,7 +30,7 @@ extern "C" fn submit(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
     TAKEN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// It stops itself, and a child continues it.
+/// Stops itself, and a child continues it.
 pub fn stopped(bed: &Bed) -> Result<()> {
     // SAFETY: reads an id.
     let own = unsafe { libc::getpid() };
@@ -61,7 +61,7 @@ pub fn survive_lost_hits() {
     handle(libc::SIGTRAP, libc::SA_RESTART, pass);
 }
 
-/// It handles SIGTRAP itself, and sends it to itself.
+/// Handles SIGTRAP itself, and sends it to itself.
 pub fn trap_handler(bed: &Bed) -> Result<()> {
     handle(libc::SIGTRAP, 0, count);
     for _ in 0..20 {
@@ -112,7 +112,7 @@ pub fn timers(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// It submits from a signal handler with its own stack.
+/// Submits from a signal handler with its own stack.
 pub fn other_stack(bed: &Bed) -> Result<()> {
     const SIZE: usize = 1 << 18;
     let stack = libc::stack_t {

@@ -26,11 +26,11 @@ pub struct Seized {
 /// State in which a thread was found that was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// It stands.
+    /// The thread stands.
     Here,
-    /// It stands, interrupted where it waited in the kernel.
+    /// The thread stands, interrupted where it waited in the kernel.
     Asleep,
-    /// It has ended.
+    /// The thread has ended.
     Ended,
 }
 
@@ -206,7 +206,7 @@ impl Seized {
         Ok(())
     }
 
-    /// Executes so many instructions of a stopped thread, one at a time, or until it waits in the kernel. Returns how many it was.
+    /// Executes `times` instructions of a stopped thread, one at a time, or until it waits in the kernel. Returns how many it was.
     pub fn step(&mut self, tid: u32, times: u32) -> Result<u32> {
         let done = self.steps(tid, times)?;
         // A request to stand that comes with a step's trap is told first: the trap waits, and would kill a program that is let go.

@@ -58,7 +58,7 @@ impl Test {
         &self.name
     }
 
-    /// The same, run while no other test runs.
+    /// Lets the test run while no other one runs.
     pub fn alone(self) -> Test {
         Test {
             alone: true,
@@ -66,7 +66,7 @@ impl Test {
         }
     }
 
-    /// The same, which may take so much longer than others.
+    /// Lets the test take longer than others, by this time.
     pub fn longer(mut self, by: Duration) -> Test {
         self.guard += by;
         self

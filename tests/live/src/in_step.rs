@@ -30,7 +30,7 @@ impl Step {
         vec!["--in-step".to_owned(), self.0.display().to_string()]
     }
 
-    /// The same with these before them.
+    /// Returns the software GPU's options with these before them.
     pub fn with(&self, args: &[&str]) -> Vec<String> {
         let before = args.iter().map(|a| (*a).to_owned());
         before.chain(self.args()).collect()
@@ -69,7 +69,7 @@ impl Step {
         Running::start_prepared(program, args, user, self.prepare())
     }
 
-    /// Has a command find the table.
+    /// Tells a command where the table is.
     pub fn prepare(&self) -> impl FnOnce(&mut Command) + use<> {
         let file = self.0.clone();
         |command| {

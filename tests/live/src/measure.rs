@@ -20,7 +20,7 @@ pub struct Figure {
     pub value: f64,
     /// The unit of value and baseline; "" for a share or a ratio.
     pub unit: &'static str,
-    /// The same of what it is compared with, in the same run.
+    /// Value of what it is compared with, in the same run.
     pub baseline: Option<f64>,
 }
 
@@ -35,7 +35,7 @@ impl Figure {
         }
     }
 
-    /// The same beside its baseline.
+    /// Puts the figure beside its baseline.
     pub fn beside(mut self, baseline: f64) -> Self {
         self.baseline = Some(baseline);
         self

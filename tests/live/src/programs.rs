@@ -395,7 +395,7 @@ impl Running {
         Ok(())
     }
 
-    /// Has it stand still until SIGCONT, and returns when it does.
+    /// Stops the program until SIGCONT, and returns when it stands still.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(libc::SIGSTOP)?;
         self.wait_until("standing still", GUARD, |r| stands_still(r.pid()))

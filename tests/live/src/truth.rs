@@ -64,9 +64,9 @@ impl Image {
 pub struct Watched {
     /// The process; children that it forks meanwhile are traced too.
     pub pid: u32,
-    /// From when on; 0: from its start.
+    /// Begin of the trace; 0: the program's start.
     pub from: u64,
-    /// Until when.
+    /// End of the trace.
     pub until: u64,
     /// The tracer was killed: there is no ledger, and the trace may end anywhere.
     pub killed: bool,
@@ -79,11 +79,11 @@ pub struct Account {
     pub exact: u64,
     /// Submissions of its time that are in it.
     pub captured: u64,
-    /// Those that are not, and that the ledger counts.
+    /// Number of those that it does not have, and that the ledger counts.
     pub counted: u64,
-    /// Those that are not, where the ledger says that an unknown number is missing.
+    /// Number of those that it does not have, where the ledger says that an unknown number is missing.
     pub said: u64,
-    /// Those that are not at the end of a trace whose tracer was killed.
+    /// Number of those that it does not have at the end of a trace whose tracer was killed.
     pub unwritten: u64,
     /// Submissions that are marked late.
     pub late: u64,

@@ -15,7 +15,7 @@ use softgpu::plan::{Entry, Plan, checksum, total};
 /// Part of the plan that must be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All of it.
+    /// The whole plan.
     Whole,
     /// From the beginning to any point: the traced program was ended.
     Prefix,

@@ -46,7 +46,7 @@ pub struct Seeds {
 pub struct Format {
     pub name: &'static str,
     pub seeds: Seeds,
-    /// It is text.
+    /// True if the format is text.
     pub text: bool,
     /// Bytes of memory that one input may take at once.
     pub most_memory: usize,
@@ -55,7 +55,7 @@ pub struct Format {
 
 const MIB: usize = 1 << 20;
 
-/// All of them, with the seeds that are in the repository.
+/// Returns all formats, with the seeds that are in the repository.
 pub fn all() -> anyhow::Result<Vec<Format>> {
     let fixture = |name: &str| root().join("tests/fixtures").join(name);
     let capture = |name: &str| root().join("tests/captures").join(name);

@@ -31,7 +31,7 @@ pub struct Mutant {
     /// Index of the seed that it was made from.
     pub seed: usize,
     pub bytes: Vec<u8>,
-    /// It is the seed's beginning and nothing else.
+    /// True if the mutant is the seed's beginning and nothing else.
     pub cut: bool,
 }
 

@@ -23,7 +23,7 @@ struct Rung {
 }
 
 impl Doorbells {
-    /// None are rung yet; `most` entries of a channel may wait.
+    /// Begins with no doorbell rung; `most` entries of a channel may wait.
     pub fn new(most: u32) -> Doorbells {
         let zeros = |n: u32| (0..n).map(|_| [const { AtomicU64::new(0) }; 3]).collect();
         let of = (0..GPUS * CHANNELS).map(|_| Rung {

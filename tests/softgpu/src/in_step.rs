@@ -13,7 +13,7 @@ pub struct Options {
     pub table: PathBuf,
     /// Entries of a channel that may be unread at most.
     pub window: u64,
-    /// Nobody may have attached yet: channels that nobody has told of are not waited for. Until somebody tells of one, pauses grow.
+    /// True if tracers may attach later: channels that nobody has told of are not waited for. Pauses grow until somebody tells of one.
     pub follow: bool,
     /// Say so once so many submissions were made to channels that somebody had told of, and have been read.
     pub say: Option<u64>,
@@ -24,9 +24,9 @@ pub struct Options {
 /// Going too far: so that a test knows to the entry by how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lap {
-    /// After so many submissions of each channel.
+    /// Number of submissions of each channel before it.
     pub after: u64,
-    /// By so many more, of each channel.
+    /// Number of further submissions of each channel.
     pub by: u64,
 }
 
@@ -63,7 +63,7 @@ pub enum Next {
     Go,
     /// Go on, and pause afterwards: nobody is there yet.
     Slowly(Duration),
-    /// Wait until at most so many entries are unread.
+    /// Wait until no more than this number of entries are unread.
     Wait(u64),
 }
 

@@ -88,12 +88,12 @@ struct Kept {
 
 /// Bytes between the places of one module and the next in memory that was touched before.
 const APART: u64 = 192 << 10;
-/// One module in so many lies far from the others.
+/// Number of modules for each that lies far from the others.
 const FAR_ONE_IN: u64 = 8;
-/// From a module's records to its image.
+/// Distance from a module's records to its image.
 const IMAGE_BEHIND: u64 = 64 << 10;
 
-/// Touches so many bytes of private memory. Modules that are kept from now on lie in it: each a little behind the one before, one in
+/// Touches this number of bytes of private memory. Modules that are kept from now on lie in it: each a little behind the one before, one in
 /// [`FAR_ONE_IN`] anywhere.
 ///
 /// # Errors
@@ -123,7 +123,7 @@ fn kept() -> std::sync::MutexGuard<'static, Kept> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts the images and the records of the first so many modules into memory that stays, unless they are there.
+/// Puts the images and the records of the first `modules` modules into memory that stays, unless they are there.
 pub fn keep(modules: u64) {
     let mut kept = kept();
     while kept.modules < modules {
@@ -193,7 +193,7 @@ pub fn modules(every: u64, number: u64) -> u64 {
     1 + number.checked_div(every).unwrap_or(0)
 }
 
-/// A function of so many modules to launch; every other time one of the newest.
+/// Picks a function of `modules` modules to launch; every other time one of the newest.
 pub(crate) fn pick(rng: &mut Rng, modules: u64) -> u64 {
     let module = match modules {
         1 => 0,

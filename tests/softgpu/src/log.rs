@@ -24,7 +24,7 @@ const RECORD: usize = 3;
 pub struct Rung {
     /// CLOCK_MONOTONIC before its store, when the ring and GP_PUT were written already; 0: not yet.
     pub before: u64,
-    /// The same after it; 0: not yet.
+    /// CLOCK_MONOTONIC after its store; 0: not yet.
     pub after: u64,
     /// The process that rang.
     pub pid: u32,

@@ -42,9 +42,9 @@ pub enum CachedPut {
     /// Equal to GP_PUT when a doorbell is rung.
     #[default]
     Right,
-    /// It stops being updated after this many submissions of a channel.
+    /// Not updated any more after this many submissions of a channel.
     Stuck(u64),
-    /// It is one ahead after this many submissions of a channel.
+    /// One ahead after this many submissions of a channel.
     Ahead(u64),
 }
 
@@ -321,7 +321,7 @@ impl Memory {
         self.shared(channel).traced_from.load(Ordering::Relaxed)
     }
 
-    /// By how much a channel's pushbuffer has moved on since all was read, bytes, at most.
+    /// Returns the most by which a channel's pushbuffer has moved on since all was read, bytes.
     pub fn unread_bytes(&self, channel: Channel) -> u64 {
         self.shared(channel).unread_bytes.load(Ordering::Relaxed)
     }

@@ -113,7 +113,7 @@ impl Peers {
         Ok(true)
     }
 
-    /// It has joined, and ended or died.
+    /// Tells whether a rank has joined, and ended or died.
     fn is_gone(&self, rank: u32) -> bool {
         match self.state(rank).load(Ordering::Acquire) {
             LEFT => true,

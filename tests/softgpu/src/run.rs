@@ -68,7 +68,7 @@ pub struct How {
     pub wait_stdin: bool,
     /// Submissions of each channel before the wait.
     pub before_wait: u64,
-    /// After so many submissions of each channel, wait for another byte; 0 for never.
+    /// Number of submissions of each channel after which another byte is waited for; 0 for never.
     pub portion: u64,
     /// Time from the begin of one thread to that of the next.
     pub apart: Duration,
@@ -104,9 +104,9 @@ pub struct How {
     pub private_bytes: u64,
     /// Folder of the logs of the doorbells, one of each image.
     pub log: Option<PathBuf>,
-    /// After so many submissions of the first channel the process becomes user nobody's.
+    /// Number of submissions of the first channel after which the process becomes user nobody's.
     pub nobody_after: Option<u64>,
-    /// After so many submissions of the first channel there is a debug exception without a cause.
+    /// Number of submissions of the first channel after which there is a debug exception without a cause.
     pub int1_after: Option<u64>,
     /// Wait for those who trace this program.
     pub in_step: Option<in_step::Options>,
@@ -696,9 +696,9 @@ impl<'a> Worker<'a> {
 enum Submit {
     /// There is none left.
     No,
-    /// It was made.
+    /// The submission was made.
     Made(Next),
-    /// It was not: so many entries may be unread before it.
+    /// The submission was not made: at most this many entries may be unread before it.
     Wait(u64),
 }
 

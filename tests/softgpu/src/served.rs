@@ -96,7 +96,7 @@ impl Machine {
 /// Descriptor by which the program's notifications are reached.
 const LISTENER: i32 = 923;
 
-/// Has the calls of this process, and what it will execute, answered: for a child before its exec.
+/// Makes the calls of this process, and of what it will execute, be answered: for a child before its exec.
 ///
 /// # Errors
 /// Where the kernel allows no such filter.
@@ -241,9 +241,9 @@ struct AddFile {
 enum Answer {
     /// The kernel carries it out.
     GoOn,
-    /// It returns this.
+    /// The call returns this.
     Value(i64),
-    /// It fails with this error.
+    /// The call fails with this error.
     Error(i32),
 }
 

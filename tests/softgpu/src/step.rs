@@ -11,7 +11,7 @@ use crate::doorbells::Doorbells;
 use crate::layout::{Channel, ENTRIES};
 use crate::stream::semaphore;
 
-/// A kernel ends so long after the doorbell of the submission behind it at the earliest, ns: that one has waited for it, whatever the measure.
+/// Time after the doorbell of the submission behind it before which no kernel ends, ns: that submission has waited for it, whatever the measure.
 const THERE_NS: u64 = 40_000;
 
 /// The table that nvcap tells in.
@@ -65,7 +65,7 @@ impl InStep {
         self.has_read(Kind::Word, address, |told| ahead(value, told))
     }
 
-    /// So many programs of this process have names.
+    /// Tells whether this number of the process's programs have names.
     pub(crate) fn are_named(&self, programs: u64) -> bool {
         self.has_read(Kind::Process, NAMED, |told| programs.saturating_sub(told))
     }
@@ -89,7 +89,7 @@ impl InStep {
 pub(crate) struct Wait(Option<Instant>);
 
 impl Wait {
-    /// It has come, or has not: then the program ends after [`GUARD`] with what it waited for.
+    /// Notes whether what is waited for has come, and returns it. After [`GUARD`] without it the program ends with what it waited for.
     pub(crate) fn came(&mut self, came: bool, what: impl FnOnce() -> String) -> bool {
         let since = self.0.get_or_insert_with(Instant::now).elapsed();
         if came {
@@ -102,7 +102,7 @@ impl Wait {
         came
     }
 
-    /// It is being waited for.
+    /// Tells whether something is being waited for.
     pub(crate) fn is_on(self) -> bool {
         self.0.is_some()
     }

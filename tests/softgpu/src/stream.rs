@@ -34,7 +34,7 @@ pub struct Shape {
     pub launches_only: bool,
     /// Launches are of the functions of [`crate::kernels`].
     pub kernels: bool,
-    /// After so many submissions of a channel it launches those of one module more (0: of the first alone).
+    /// Number of submissions of a channel after which it launches those of one module more (0: of the first alone).
     pub module_every: u64,
     /// Their code is written by the first submission of each channel.
     pub code: bool,
@@ -78,7 +78,7 @@ impl Rounds {
         self.kernels + self.extra + 1
     }
 
-    /// Never: a round has its collective.
+    /// Returns false: a round has its collective.
     #[must_use]
     pub fn is_empty(self) -> bool {
         false
@@ -130,7 +130,7 @@ impl Rounds {
 /// Action of a launch at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// It releases a word ([`released`]).
+    /// Releases a word ([`released`]).
     Released,
     /// Nothing.
     Untold,

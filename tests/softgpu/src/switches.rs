@@ -90,7 +90,7 @@ struct State {
 pub struct Driver(RefCell<State>);
 
 impl Driver {
-    /// A driver of so many GPUs.
+    /// Makes a driver of this number of GPUs.
     pub fn new(gpus: u32, grants: Grants) -> Self {
         Self(RefCell::new(State {
             gpus,

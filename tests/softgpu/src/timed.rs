@@ -28,17 +28,17 @@ use crate::step::{InStep, Wait};
 use crate::stream::{Ends, Part, released, semaphore};
 use crate::truth::{self, Ran};
 
-/// From the stamp to the kernel's start, ns.
+/// Time from the stamp to the kernel's start, ns.
 pub const STAMP_TO_START: u64 = 576;
-/// From a kernel's end to the stamp of the submission that waits behind it.
+/// Time from a kernel's end to the stamp of the submission that waits behind it, ns.
 pub const END_TO_STAMP: u64 = 900;
-/// From a copy's end to the begin of the one that waits behind it.
+/// Time from a copy's end to the begin of the one that waits behind it, ns.
 pub const COPY_TO_COPY: u64 = 300;
-/// From the doorbell to the stamp, where nothing runs.
+/// Time from the doorbell to the stamp, where nothing runs, ns.
 pub const DOORBELL_TO_STAMP: u64 = 3000;
-/// From the kernel's start to the moment in which its word is one less than at its end.
+/// Time from the kernel's start to the moment in which its word is one less than at its end, ns.
 pub const START_TO_RESET: u64 = 1500;
-/// A rank of a job looks at what is due so often.
+/// Time between two looks of a rank of a job at what is due.
 const TURN: Duration = Duration::from_micros(50);
 /// A plan that is so old is made anew: this thread had to wait for a processor.
 const STALE: u64 = 500;
@@ -48,9 +48,9 @@ const STALE: u64 = 500;
 pub struct Timing {
     /// A kernel's or a copy's duration, ns.
     pub duration: u64,
-    /// It varies by so many percent in both directions.
+    /// Percent by which the duration varies in both directions.
     pub spread: u64,
-    /// From a kernel's end to the moment in which its word says so, ns.
+    /// Time from a kernel's end to the moment in which its word says so, ns.
     pub lag: u64,
     /// Submissions of a channel before their end is waited for; 0 for no waits.
     pub burst: u64,
@@ -79,9 +79,9 @@ pub struct Job {
     pub ranks: u32,
     /// This one comes last, in this way.
     pub late: Option<Late>,
-    /// By how much at least, ns.
+    /// Least time by which it is late, ns.
     pub by: u64,
-    /// From this round on.
+    /// Number of the first round that is late.
     pub from: u64,
 }
 
@@ -298,7 +298,7 @@ fn come_last(worker: &Worker<'_>, job: &Job, peers: &Peers) {
     pause(behind(began.elapsed(), job.by));
 }
 
-/// Time by which a rank comes behind the others, of a round that took so long until then.
+/// Returns the time by which a rank comes behind the others, in a round that took `round` until then.
 fn behind(round: Duration, by: u64) -> Duration {
     (3 * round).max(Duration::from_nanos(by))
 }
@@ -370,7 +370,7 @@ struct Engine {
     unread: Option<Ran>,
     /// In step: for nvcap, or for the next submission.
     wait: Wait,
-    /// For other ranks.
+    /// Wait for other ranks.
     peers: Wait,
     /// Time at which a kernel ends that comes last: it was found when the other ranks had come.
     late_until: Option<u64>,
@@ -421,7 +421,7 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// Until everything has run and `ended` says that nothing more comes.
+    /// Runs until everything has run and `ended` says that nothing more comes.
     fn run(mut self, ended: &AtomicBool) -> Vec<Ran> {
         const PATIENCE: Duration = Duration::from_millis(2);
         let mut busy = Instant::now();

@@ -21,9 +21,9 @@ pub struct Ran {
     pub put_host: u64,
     /// CLOCK_MONOTONIC before its doorbell's store.
     pub rings_host: u64,
-    /// The same after it.
+    /// CLOCK_MONOTONIC after its doorbell's store.
     pub rung_host: u64,
-    /// It waited behind the submission before it: the channel was never without work between the two.
+    /// True if the submission waited behind the one before it: the channel was never without work between the two.
     pub queued: bool,
     /// The thread that is the GPU came late to it: the GPU was idle although this was there.
     pub delayed: bool,

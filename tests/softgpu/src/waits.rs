@@ -23,7 +23,7 @@ static TOLD_AT: AtomicU64 = AtomicU64::new(0);
 static DESERTED: AtomicBool = AtomicBool::new(false);
 /// The pause after a submission that nobody has told of, at first.
 const PAUSE: Duration = Duration::from_micros(100);
-/// It doubles after so many of them.
+/// Number of such submissions after which the pause doubles.
 const DOUBLES: u64 = 500;
 
 impl InStep {
@@ -67,8 +67,8 @@ impl InStep {
         Next::Go
     }
 
-    /// Nobody has told of the channel yet, and nobody may have come yet: whoever comes however late finds the program at work, and
-    /// not further on than it has been already when he is done with coming.
+    /// Answer while nobody has told of the channel and nobody may have come: whoever comes, however late, finds the program at work, and not further
+    /// on than it was when he came.
     fn slowly(&self, now: u64) -> Next {
         if now.saturating_sub(TOLD_AT.load(Ordering::Relaxed)) > GUARD.as_nanos() as u64 {
             give_up(format_args!(
@@ -81,7 +81,7 @@ impl InStep {
         Next::Slowly(pause.min(GUARD))
     }
 
-    /// Waits until at most so many of a channel's entries are unread. The channel is not locked: others go on.
+    /// Waits until at most `most` of a channel's entries are unread. The channel is not locked: others go on.
     pub fn wait(&self, memory: &Memory, channel: Channel, most: u64) {
         let ahead = |read| unread(memory.position(channel), read);
         self.wait_for(memory, channel, most, ahead);

@@ -14,7 +14,7 @@ use crate::{install, paths, report::Report, shell::Cmd};
 
 /// `nvcap dump` has found work that is not done.
 const BUSY: i32 = 11;
-/// It may not look.
+/// Exit status of `nvcap dump` that may not look.
 const REFUSED: i32 = 1;
 
 /// Runs nvcap as nobody, with the capabilities that `nvcap.service` gives it, against the software GPU of root.

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-/// How nvcap finds mappings.
+/// Way in which nvcap finds mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
     /// A kprobe on nvidia_mmap.

@@ -15,9 +15,9 @@ use crate::paths;
 pub enum Outcome {
     /// Everything held.
     Ok,
-    /// It failed, or the machine died before it ended.
+    /// The test failed, or the machine died before it ended.
     Failed(String),
-    /// It could not run there, and why.
+    /// The test could not run there; the text says why.
     NotRun(String),
 }
 

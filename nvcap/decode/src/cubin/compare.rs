@@ -18,7 +18,7 @@ pub struct Likeness {
 }
 
 impl Likeness {
-    /// Something was compared, and all that was compared is the same.
+    /// Tells whether something was compared, and all that was compared is the same.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         self.equal > 0 && self.different == 0

@@ -16,7 +16,7 @@ const NONE: u8 = 7;
 pub struct Control {
     /// Cycles until the next instruction of the warp may be issued.
     pub stall: u8,
-    /// Another warp is preferred for the next cycle.
+    /// True if another warp is preferred for the next cycle.
     pub yields: bool,
     /// Barrier that is set until the result has been written.
     pub write_barrier: Option<u8>,

@@ -38,7 +38,7 @@ struct Form {
     size: usize,
     link: usize,
     info: usize,
-    /// 64 bits.
+    /// True for a file of 64 bits.
     wide: bool,
 }
 
@@ -92,7 +92,7 @@ impl Form {
 struct Target {
     /// The number behind `sm_`.
     sm: u32,
-    /// For this very architecture (`sm_100a`), by the flags.
+    /// True for an image for this very architecture (`sm_100a`), by the flags.
     accelerated: bool,
 }
 
@@ -122,7 +122,7 @@ pub(super) struct Elf<'m, M: ?Sized> {
     pub(super) sections: Vec<Section>,
     pub(super) sm: u32,
     pub(super) accelerated: bool,
-    /// 64 bits; else relocations and symbols have words of 32.
+    /// True for a file of 64 bits; in others relocations and symbols have words of 32.
     pub(super) wide: bool,
     pub(super) relocatable: bool,
     /// End of its header and its tables.

@@ -40,7 +40,7 @@ const AROUND: u64 = 512;
 const LZ4: u64 = 0x2000;
 /// Flag of an entry: a zstd frame.
 const ZSTD: u64 = 0x8000;
-/// An LZ4 block is unpacked to no more than so many times its length.
+/// Factor of its length up to which an LZ4 block is unpacked.
 const MOST_LZ4: u64 = 255;
 
 /// Bytes that the payloads of a file may have unpacked, in any case, and for each byte that they have there. Images of real libraries are
@@ -115,10 +115,10 @@ impl Room {
 /// Reason why a payload was not unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnpacked {
-    /// It cannot be read.
+    /// Part of the payload cannot be read.
     #[error("part of it cannot be read")]
     Unreadable,
-    /// It is larger than was asked for.
+    /// The payload is larger than was asked for.
     #[error("it is too large")]
     TooLarge,
     /// The bytes are no such compressed data, or another length comes out.
@@ -202,7 +202,7 @@ pub fn entries<M: ReadMemory + ?Sized>(memory: &M, range: Range<u64>) -> Entries
     }
 }
 
-/// See [`entries`].
+/// Iterator over the entries of the fat binaries in a range of memory: the result of [`entries`].
 pub struct Entries<'m, M: ?Sized> {
     memory: &'m M,
     at: u64,

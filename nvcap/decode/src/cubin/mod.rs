@@ -44,12 +44,12 @@ pub struct Cubin {
     pub len: u64,
     /// The GPU architecture, as in `sm_90`.
     pub sm: u32,
-    /// It runs on this very architecture alone (`sm_90a`).
+    /// True if the image runs on this very architecture alone (`sm_90a`).
     pub accelerated: bool,
-    /// It runs on the architecture's family (`sm_100f`), by the assembler's command line that the image keeps. Its code has no mark: without
-    /// that note it is as for `sm_100`.
+    /// True if the image runs on the architecture's family (`sm_100f`), by the assembler's command line that it keeps. Its code has no mark: without
+    /// that command line it is taken for one of `sm_100`.
     pub family: bool,
-    /// It is for linking with others (`nvcc -dc`); otherwise it can be loaded.
+    /// True if the image is for linking with others (`nvcc -dc`); otherwise it can be loaded.
     pub relocatable: bool,
     /// Its functions, in the order of their sections: kernels, and device functions that have sections of their own.
     pub functions: Vec<Function>,
@@ -201,7 +201,7 @@ impl Functions {
         }
     }
 
-    /// All of them, each with its relocations in order.
+    /// Returns all functions, each with its relocations in order.
     fn in_order(mut self) -> Vec<Function> {
         for function in &mut self.functions {
             function.relocations.sort_unstable();

@@ -163,7 +163,7 @@ struct Place {
     mask: u32,
 }
 
-/// See the module's description.
+/// Methods of one class by which operations are put together, with the places of their operands.
 #[derive(Debug)]
 pub(super) struct ClassDispatch {
     /// The class it is for; 0 for an unknown one.

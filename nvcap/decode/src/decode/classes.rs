@@ -305,7 +305,7 @@ pub struct Array {
     pub count: [u16; 2],
     /// Bytes between elements of each index.
     pub stride: [u16; 2],
-    /// The count is only an upper bound.
+    /// True if the count is only an upper bound.
     pub bound: bool,
 }
 

@@ -181,7 +181,7 @@ pub struct MethodWrite {
     pub method: u16,
     /// The data word.
     pub data: u32,
-    /// Skipped by the subdevice mask.
+    /// True if the subdevice mask skips it.
     pub masked: bool,
 }
 
@@ -281,7 +281,7 @@ pub struct Memory {
     pub size: Option<u64>,
     /// Offset of the address in it.
     pub offset: u64,
-    /// The same byte in the process, if mapped there.
+    /// Address of the same byte in the process, if mapped there.
     pub cpu: Option<CpuVa>,
 }
 
@@ -385,7 +385,7 @@ pub struct SemaphoreWrite {
     pub address: GpuVa,
     /// Payload.
     pub payload: u64,
-    /// A timestamp is written beside it.
+    /// True if a timestamp is written beside it.
     pub timestamp: bool,
 }
 
@@ -441,13 +441,13 @@ pub struct Semaphore {
     pub address: GpuVa,
     /// Payload.
     pub payload: u64,
-    /// 64-bit payload.
+    /// True for a payload of 64 bits.
     pub wide: bool,
-    /// A timestamp is written beside it.
+    /// True if a timestamp is written beside it.
     pub timestamp: bool,
     /// The kind of reduction.
     pub reduction: Option<Reduction>,
-    /// Waits for the engine to be idle before the release.
+    /// True if the release waits until the engine is idle.
     pub wait_for_idle: bool,
     /// The data word that executed it.
     pub execute: u32,

@@ -103,8 +103,8 @@ fn field(f: classes::Field, data: u32) -> Field {
     }
 }
 
-/// The fields of MEM_OP_D overlap: OPERATION determines which of them apply. (Those of MEM_OP_A to C depend on the MEM_OP_D
-/// that comes after them, so all are shown.)
+/// Tells whether a field applies. The fields of MEM_OP_D overlap: OPERATION determines which of them do. (Those of MEM_OP_A to C depend on the
+/// MEM_OP_D that comes after them, so all are shown.)
 fn applies(class: Class, method: Method, f: &Field, data: u32) -> bool {
     if class.family() != Family::Host || method.name() != "MEM_OP_D" {
         return true;

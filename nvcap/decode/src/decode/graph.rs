@@ -59,7 +59,7 @@ pub(super) struct Started {
     runs: Vec<Run>,
     /// Views of the first [`MOST_VIEWS`] of `runs`, where the QMD was read.
     views: Vec<Option<View>>,
-    /// It is a replay of a graph, or a part of one.
+    /// True if the entry is a replay of a graph, or a part of one.
     pub graph: bool,
     uploaded: bool,
     conditional: bool,

@@ -55,7 +55,7 @@ impl KnownKernel {
     }
 }
 
-/// See the module.
+/// Kernels by address space and address of their programs, as records told them.
 #[derive(Debug, Default)]
 pub(super) struct Kernels {
     spaces: NumberMap<Space, BTreeMap<u64, Vec<KnownKernel>>>,

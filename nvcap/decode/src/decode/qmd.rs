@@ -142,12 +142,12 @@ impl Field {
         self.row.stride()
     }
 
-    /// It is an array.
+    /// Tells whether the field is an array.
     pub fn is_array(self) -> bool {
         self.row.flags() & 1 != 0
     }
 
-    /// The array's count is only an upper bound.
+    /// Tells whether the array's count is only an upper bound.
     pub fn bound(self) -> bool {
         self.row.flags() & 2 != 0
     }

@@ -99,7 +99,7 @@ pub(super) struct Inline {
     pub line_bytes: u32,
     pub lines: u32,
     pub pitch: u32,
-    /// The destination is linear memory.
+    /// True if the destination is linear memory.
     pub linear: bool,
     /// Data words that were announced.
     pub words: u64,
@@ -113,13 +113,13 @@ pub(super) struct Inline {
     pub fill: Option<u32>,
     /// Address that a macro fetches the data from.
     pub fetched: Option<u64>,
-    /// A macro was called for the data.
+    /// True if a macro was called for the data.
     pub by_macro: bool,
     /// LAUNCH_DMA's data word.
     pub launch: u32,
 }
 
-/// See the module's description.
+/// State of a channel between submissions: its stream, the classes of its subchannels and the last value of every method.
 pub(super) struct ChannelBindings {
     pub space: Space,
     pub gpu: Option<u32>,

@@ -1,4 +1,4 @@
-//! From runs of words to methods and operations, for one submission of one channel.
+//! Decoding of runs of words into methods and operations, for one submission of one channel.
 
 use crate::decode::event::CopyMode;
 use crate::wire::{method::FIRST_OF_ENGINE, words::u32s};
@@ -22,7 +22,7 @@ use crate::wire::{hash::NumberSet, header::Step, stream::Run};
 /// The longest copy that is carried out in the shadow.
 const MAX_FOLLOWED: u64 = 1 << 20;
 
-/// See the module's description.
+/// Decoder of one submission of a channel: turns runs of words into methods and operations.
 pub(super) struct SubmissionDecoder<'a> {
     pub wants: Wants,
     pub context: &'a Context,
@@ -49,9 +49,9 @@ pub(super) struct SubmissionDecoder<'a> {
     pub entry: u32,
     /// Its bytes.
     pub segment: &'a [u8],
-    /// Only inline data and semaphores were seen in this entry so far.
+    /// True if only inline data and semaphores were seen in this entry so far.
     pub only_inline: bool,
-    /// The inline write that is being finished is one of a batch.
+    /// True if the inline write that is being finished is one of a batch.
     pub in_batch: bool,
     /// The byte of this entry up to which it is known whether only inline writes follow, and whether they do.
     pub writes_until: Option<(usize, bool)>,

@@ -14,9 +14,9 @@ use super::qmd::{self, ByVersion, Layout, bits, one_load};
 pub struct View {
     /// Version of the layout.
     pub version: (u8, u8),
-    /// It launches nothing (QMD_TYPE is GRID_NULL).
+    /// True if the QMD launches nothing (QMD_TYPE is GRID_NULL).
     pub null: bool,
-    /// It is a queue, not a grid.
+    /// True if the QMD is a queue, not a grid.
     pub queue: bool,
     /// Blocks in x, y, z, whatever the layout counts: a grid of clusters (QMD_TYPE GRID_GPC_CGA) is counted in clusters
     /// there, and the grid of a cooperative launch (GRID_GPU_CGA) is one cluster over the whole GPU. In 05_01, where a QMD
@@ -26,7 +26,7 @@ pub struct View {
     pub block: [u32; 3],
     /// Blocks of a cluster (GPC_CGA) in x, y, z, where the grid is made of clusters.
     pub cluster: Option<[u32; 3]>,
-    /// All blocks run at once (a cooperative launch: GRID_GPU_CGA or GRID_GPU_GPC_CGA).
+    /// True if all blocks run at once (a cooperative launch: GRID_GPU_CGA or GRID_GPU_GPC_CGA).
     pub cooperative: bool,
     /// Registers of a thread.
     pub registers: u32,
@@ -41,7 +41,7 @@ pub struct View {
     /// GPU address of the code to fetch beforehand, without its lowest 8 bits; 0 where the layout does not have it. libcuda names the
     /// program there.
     pub prefetch: GpuVa,
-    /// `program` is an offset from SET_PROGRAM_REGION (layouts before 02_02).
+    /// True if `program` is an offset from SET_PROGRAM_REGION (layouts before 02_02).
     pub program_relative: bool,
     /// The valid constant banks.
     pub constant_banks: Vec<ConstantBank>,
@@ -51,7 +51,7 @@ pub struct View {
     pub dependents: Vec<Dependent>,
     /// DEPENDENCE_COUNTER: how many decrements it waits for before it runs.
     pub dependence: u32,
-    /// REQUIRE_SCHEDULING_PCAS: a PCAS alone does not start it; another QMD must schedule it too.
+    /// True if a PCAS alone does not start it, and another QMD must schedule it too (REQUIRE_SCHEDULING_PCAS).
     pub requires_pcas: bool,
 }
 

@@ -57,7 +57,7 @@ pub enum Family {
 pub struct Structure<'a> {
     /// Its layout, where the tables have one.
     pub layout: Option<Layout>,
-    /// The layout is that of an older release: the driver's may have moved fields, and nothing in the call says so.
+    /// True if the layout is that of an older release: the driver's may have moved fields, and nothing in the call says so.
     pub is_guess: bool,
     /// Before the call.
     pub input: &'a Bytes,
@@ -89,7 +89,7 @@ impl Structure<'_> {
         self.number_at(offset, 4).map(low)
     }
 
-    /// A number of so many bytes at an offset, after the call or before it.
+    /// Returns a number of `size` bytes at an offset, after the call or before it.
     pub(crate) fn number_at(&self, offset: usize, size: usize) -> Option<u64> {
         number(&self.output.data, offset, size).or_else(|| number(&self.input.data, offset, size))
     }

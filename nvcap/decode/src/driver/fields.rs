@@ -47,7 +47,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Nothing but zeros.
+    /// Tells whether there is nothing but zeros.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         match self {
@@ -82,7 +82,7 @@ pub struct Exchanged {
 }
 
 impl Exchanged {
-    /// Zero before and after, as far as was captured.
+    /// Tells whether it is zero before and after, as far as was captured.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         [&self.before, &self.after]
@@ -91,7 +91,7 @@ impl Exchanged {
             .all(Value::is_zero)
     }
 
-    /// The call changed it.
+    /// Tells whether the call changed it.
     #[must_use]
     pub fn changed(&self) -> bool {
         match (&self.before, &self.after) {

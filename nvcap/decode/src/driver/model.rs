@@ -117,7 +117,7 @@ pub struct Model {
     pub(crate) memory: HashMap<MemoryId, Memory>,
     pub(crate) spaces: BTreeMap<Space, AddressSpace>,
     pub(crate) channels: BTreeMap<ChannelId, ChannelObject>,
-    /// By RM's gpuId.
+    /// GPUs by RM's gpuId.
     pub(crate) gpus: BTreeMap<u32, Gpu>,
     pub(crate) next_channel: u32,
     next_memory: u64,

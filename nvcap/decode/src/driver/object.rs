@@ -123,7 +123,7 @@ pub(crate) enum Kind {
         minor: Option<u32>,
     },
     VaSpace {
-        /// It is another handle for its device's default address space.
+        /// True if the object is another handle for its device's default address space.
         of_device: bool,
     },
     /// Virtual memory: addresses of an address space (`None`: the device's default one).
@@ -232,12 +232,12 @@ pub(crate) struct ChannelObject {
     pub ring: Option<CpuVa>,
     pub userd: Option<CpuVa>,
     pub origin: Origin,
-    /// It was announced with this ring and this USERD.
+    /// Ring and USERD with which the channel was announced.
     pub announced: Option<(CpuVa, CpuVa)>,
     pub submissions: u64,
     pub gp_get: Option<u32>,
     pub gp_put: Option<u32>,
-    /// A source named it: its number is the one used in the trace.
+    /// True if a source named it: its number is the one used in the trace.
     pub named: bool,
 }
 

@@ -129,7 +129,7 @@ pub struct Shared {
     pub runs_on: Engine,
     /// Entries of the ring.
     pub entries: Option<u32>,
-    /// GP_GET was read with at least one submission: without it nothing is known of submissions behind a wait.
+    /// True if GP_GET was read with at least one submission: without it nothing is known of submissions behind a wait.
     pub get_known: bool,
     /// Submissions.
     pub submissions: u64,

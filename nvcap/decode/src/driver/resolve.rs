@@ -27,11 +27,11 @@ pub struct Resolved {
     pub aperture: Option<Aperture>,
     /// Caching of the object by the CPU.
     pub caching: Option<Caching>,
-    /// The same byte in the process, where it is mapped there.
+    /// Address of the same byte in the process, where it is mapped there.
     pub cpu: Option<CpuVa>,
     /// Bytes from the address on that are certain to lie in the same mapping.
     pub len: u64,
-    /// A call named the object; otherwise it was inferred (from addresses, sizes and order).
+    /// True if a call named the object; otherwise it was inferred (from addresses, sizes and order).
     pub stated: bool,
     /// Minor number of the GPU that the object belongs to.
     pub gpu: Option<u32>,
@@ -53,9 +53,9 @@ pub struct Translation {
 /// Map from a channel's GPU addresses to addresses in its process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap {
-    /// By GPU address, not overlapping.
+    /// Ranges by GPU address, not overlapping.
     pub ranges: Vec<Translation>,
-    /// An address outside all ranges is not mapped in the process. Otherwise it is at the same address, if mapped at all.
+    /// True if an address outside all ranges is not mapped in the process. Otherwise it is at the same address, if mapped at all.
     pub complete: bool,
 }
 

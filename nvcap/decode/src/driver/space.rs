@@ -21,7 +21,7 @@ pub(crate) struct Backing {
     pub object: ObjectRef,
     /// Offset in the memory of the range's first byte.
     pub offset: u64,
-    /// The call named the memory; otherwise it was inferred from sizes and order.
+    /// True if the call named the memory; otherwise it was inferred from sizes and order.
     pub stated: bool,
 }
 

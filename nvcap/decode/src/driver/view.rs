@@ -162,11 +162,11 @@ pub struct MappingView {
     pub len: u64,
     /// The device file.
     pub device: Device,
-    /// May be read.
+    /// True if it may be read.
     pub read: bool,
-    /// May be written.
+    /// True if it may be written.
     pub write: bool,
-    /// It existed before the trace began.
+    /// True if the mapping existed before the trace began.
     pub found: bool,
     /// Contents that are visible through it.
     pub what: MappingWhat,

@@ -27,7 +27,7 @@ const SLEW: f64 = 1e-3;
 const STEP_NS: i64 = 20_000;
 /// Fastest drift of two clocks, as a share: NTP slews by that much.
 const DRIFT: f64 = 500e-6;
-/// The same where nothing tells it, as a share.
+/// Drift of two clocks where nothing tells it, as a share.
 const UNKNOWN_DRIFT: f64 = 200e-6;
 /// Error of a drift that goes on beyond what was seen, as a share.
 const DRIFT_ERROR: f64 = 50e-6;
@@ -57,7 +57,7 @@ struct Stretch {
     stamps: u64,
 }
 
-/// See the module.
+/// Difference of the GPU's clock and the host's over time, with bounds for its error.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
     stretches: VecDeque<Stretch>,

@@ -17,12 +17,12 @@ pub const COPIES: ChannelId = ChannelId(1);
 pub const KERNEL_STAMP: u64 = 0x2_0460_fff0;
 pub const COPY_STAMP: u64 = 0x2_0460_ffe0;
 pub const ENDS: u64 = 0x2_0463_7000;
-/// From a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
+/// Time from a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
 pub const FETCH: u64 = 2_500;
-/// From a kernel's end to the stamp of the next, ns.
+/// Time from a kernel's end to the stamp of the next, ns.
 pub const NEXT: u64 = 900;
 
-/// From a doorbell to its trap, ns: the processor traps behind the store.
+/// Returns the time from a doorbell to its trap, ns: the processor traps behind the store.
 pub fn trap(n: u32) -> u64 {
     1_000 + u64::from(n % 7) * 400
 }
@@ -214,7 +214,7 @@ impl Works {
         s
     }
 
-    /// Runs kernel `n`, of so many ns. Returns the time of its stamp.
+    /// Runs kernel `n`, of `length` ns. Returns the time of its stamp.
     fn kernel(&mut self, n: u32, doorbell: u64, length: u64) -> u64 {
         let stamp = (doorbell + FETCH).max(self.ended.0 + NEXT);
         let start = stamp + 576;
@@ -283,8 +283,8 @@ pub fn records(kernels: u32, how: How) -> Vec<Record> {
     all
 }
 
-/// The records of a trace in which kernels of so many ns each are submitted at once, behind one of 20 us, and run one after the other. Semaphores are
-/// read every 50 us, and a record of the reads comes every 100 ms.
+/// Makes the records of a trace in which kernels of `lengths` (ns) are submitted at once, behind one of 20 us, and run one after the other.
+/// Semaphores are read every 50 us, and a record of the reads comes every 100 ms.
 pub fn far_ahead(lengths: &[u64], how: How) -> Vec<Record> {
     let mut works = Works::new(how);
     works.kernel(0, 1_000_000, 20_000);

@@ -145,8 +145,8 @@ impl Launching {
     }
 }
 
-/// Has one entry of a submission stand for all that its pair of stamps encloses: the first that launches or copies, else the last.
-/// The others have no times of their own.
+/// Makes one entry of a submission stand for all that its pair of stamps encloses: the first that launches or copies, else the last. The others have
+/// no times of their own.
 fn stand_for(units: &mut [Unit], pair: Pair) {
     let Some(within) = units.get_mut(pair.first..=pair.last) else {
         return;

@@ -20,7 +20,7 @@ pub(crate) struct Rules {
     pub replay_start_ns: u64,
     pub queued_replay_start_ns: u64,
     pub replay_start_error_ns: u64,
-    /// From the end of a kernel to the stamp of the next entry, which was waiting, ns.
+    /// Time from the end of a kernel to the stamp of the next entry, which was waiting, ns.
     pub end_ns: u64,
     pub end_error_ns: u64,
     /// Most by which a stamp behind a kernel is later because the kernel's writes still arrive, ns.
@@ -35,12 +35,12 @@ pub(crate) struct Rules {
     pub trap_ns: u64,
     /// Longest time from the time of a look to the read of the ring, ns (live/src/observe/channel.rs).
     pub look_ns: u64,
-    /// From the trap at a doorbell to the begin of the work on an idle GPU, ns.
+    /// Time from the trap at a doorbell to the begin of the work on an idle GPU, ns.
     pub fetch_ns: u64,
     pub fetch_error_ns: u64,
-    /// From one piece of work to the next of the same engine, at most, ns.
+    /// Longest time from one piece of work to the next of the same engine, ns.
     pub next_error_ns: u64,
-    /// From a kernel's end until its release is seen, at most, ns.
+    /// Longest time from a kernel's end until its release is seen, ns.
     pub lag_most_ns: u64,
 }
 

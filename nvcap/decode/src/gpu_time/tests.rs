@@ -15,7 +15,7 @@ struct Truth {
     /// Its first instruction.
     start: u64,
     end: u64,
-    /// The next one was in the ring when it ended.
+    /// True if the next one was in the ring when it ended.
     followed: bool,
 }
 

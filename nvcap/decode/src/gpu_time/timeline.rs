@@ -28,11 +28,11 @@ const MOST: usize = 1 << 18;
 const THERE_NS: i64 = 30_000;
 /// The same where what was seen of the end agrees: it was rung before the end, or so soon after it that nothing is wrong.
 const THERE_AGREED_NS: i64 = 10_000;
-/// A channel without work for so long starts its next kernel somewhat later, ns.
+/// Time without work after which a channel starts its next kernel somewhat later, ns.
 const IDLE_NS: u64 = 1_000_000;
 /// Distance at most of a word's release from when it was seen, beyond the time between two reads, ns.
 const WORD_ERROR_NS: u64 = 1_500;
-/// By how much the difference of two stamps may be wrong: the GPU's clock counts in steps of 32 ns.
+/// Error of the difference of two stamps: the GPU's clock counts in steps of 32 ns.
 const STAMPS_ERROR_NS: u64 = 64;
 
 /// A time of the host that may be wrong by more is none, ns.
@@ -58,14 +58,14 @@ pub(crate) struct TimeSources<'a> {
     pub words: &'a Words,
     pub clock: &'a Clock,
     pub rules: &'a Rules,
-    /// Other channels of the process launch kernels, too.
+    /// True if other channels of the process launch kernels, too.
     pub shared: bool,
     /// Time up to which semaphores were read, ns.
     pub read_ns: u64,
 }
 
 impl TimeSources<'_> {
-    /// From an entry's stamp to the first instruction of its kernel, and how far that may be wrong, ns.
+    /// Returns the time from an entry's stamp to the first instruction of its kernel, and the error of that, ns.
     fn launch(self, of: &Noted, Told { stamp, before, .. }: Told) -> (u64, u64) {
         let rules = self.rules;
         // The kernel before this one has just ended.
@@ -100,7 +100,7 @@ impl TimeSources<'_> {
         (stamp.seen_ns >= of.not_before()).then_some((stamp.gpu_ns?, place))
     }
 
-    /// Between which times an entry's stamp was seen, on the GPU's clock; `None` of the first of its semaphore.
+    /// Returns the times between which an entry's stamp was seen, on the GPU's clock; `None` for the first of its semaphore.
     fn stamp_seen(self, of: &Noted) -> Option<Between> {
         let stamp = self.words.get(self.pid, of.unit.stamp?.0)?;
         match stamp.before_ns {

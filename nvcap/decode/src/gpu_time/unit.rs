@@ -27,7 +27,7 @@ const CLASSES: [u32; 4] = [0xcbc0, 0xcdc0, 0xc6c0, 0xc3c0];
 pub enum Place {
     /// Written as soon as the commands before it are past the front end: kernels begin then.
     FrontEnd,
-    /// Behind the work.
+    /// Written when the work before it has ended.
     Behind,
 }
 
@@ -40,11 +40,11 @@ pub struct Unit {
     pub ends: Vec<Value>,
     /// Semaphores that it waits for before its stamp.
     pub waits: Vec<Value>,
-    /// It launches kernels or copies.
+    /// True if the entry launches kernels or copies.
     pub works: bool,
     /// Number of its launches and copies; a graph is one.
     pub count: u32,
-    /// It launches what lies in memory already: a graph.
+    /// True if the entry launches what lies in memory already: a graph.
     pub replays: bool,
     /// The stamps around its submission, where it stands for that.
     pub pair: Option<Pair>,

@@ -31,7 +31,7 @@ struct SemaphoreNumbers {
     before: VecDeque<Stamp>,
 }
 
-/// See the module.
+/// Numbers seen in semaphores, by process and address, each with its time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Words {
     all: HashMap<(u32, GpuVa), SemaphoreNumbers>,
@@ -44,7 +44,7 @@ impl SemaphoreNumbers {
         self.before.len() + self.rising.len()
     }
 
-    /// Keeps so many, the newest.
+    /// Keeps the newest `most`.
     fn keep(&mut self, most: usize) {
         let old = self.len().saturating_sub(most);
         let before = old.min(self.before.len());

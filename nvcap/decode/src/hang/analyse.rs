@@ -45,7 +45,7 @@ struct Position {
     line: Option<TrackingSemaphore>,
     /// Position of the first step that is not done; `None` if that is unknown, or all are done.
     first: Option<u64>,
-    /// Known from the semaphore, not from GP_GET.
+    /// True if it is known from the semaphore, not from GP_GET.
     certain: bool,
 }
 
@@ -384,7 +384,7 @@ fn is_running(launch: &Launch, pid: u32, values: &Values, later: &[Step]) -> boo
         })
 }
 
-/// A launch (not a companion of the driver's) or a copy that has not made the release at its end.
+/// Tells whether an operation is a launch (not a companion of the driver's) or a copy that has not made the release at its end.
 fn is_open(op: &Operation, pid: u32, values: &Values) -> bool {
     let done = || {
         let mut all = releases(op).into_iter();

@@ -30,9 +30,9 @@ pub enum State {
     Idle,
     /// Fetched work is not done, and the channel waits for nothing.
     Running,
-    /// It waits for a semaphore.
+    /// The channel waits for a semaphore.
     Waiting,
-    /// It waits for a semaphore, and earlier work is not done either.
+    /// The channel waits for a semaphore, and earlier work is not done either.
     RunningAndWaiting,
     /// Entries are not fetched, and the reason is unknown.
     Queued,
@@ -62,7 +62,7 @@ pub struct Work {
     pub others: u32,
     /// Number of later steps of the channel that are not done either.
     pub behind: u64,
-    /// The channel's semaphore proves that it is not done; otherwise it is only the newest fetched step.
+    /// True if the channel's semaphore proves that it is not done; otherwise it is only the newest fetched step.
     pub certain: bool,
 }
 
@@ -78,11 +78,11 @@ pub struct Releaser {
     pub index: u32,
     /// Value it writes.
     pub payload: u64,
-    /// It is done.
+    /// True if the release is done.
     pub done: bool,
-    /// Its entry is fetched.
+    /// True if its entry is fetched.
     pub fetched: bool,
-    /// A kernel makes it, at its end.
+    /// True if a kernel makes it, at its end.
     pub kernel: bool,
 }
 
@@ -114,7 +114,7 @@ pub struct Wait {
     pub payload: u64,
     /// Comparison that it makes.
     pub mode: WaitMode,
-    /// 64-bit payload.
+    /// True for a payload of 64 bits.
     pub wide: bool,
     /// The semaphore's value now; `None` if its memory could not be read: then the wait is only possible, not certain.
     pub value: Option<u64>,

@@ -16,12 +16,12 @@ pub struct ChannelProgress {
     pub fetched: u64,
     /// Submissions done, by the channel's own semaphore; `None` where it cannot be read.
     pub done: Option<u64>,
-    /// It had submissions that were not done or entries that were not fetched, in both looks.
+    /// True if the channel had submissions that were not done or entries that were not fetched, in both looks.
     pub busy: bool,
 }
 
 impl ChannelProgress {
-    /// Nothing in this channel moved.
+    /// Tells whether nothing in this channel moved.
     #[must_use]
     pub fn is_still(&self) -> bool {
         self.submitted == 0 && self.fetched == 0 && self.done.is_none_or(|n| n == 0)
@@ -43,7 +43,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// No channel moved and at least one has unfinished work: a hang, for as long as the looks lasted.
+    /// Tells whether no channel moved and at least one has unfinished work: a hang, for as long as the looks lasted.
     #[must_use]
     pub fn is_hang(&self) -> bool {
         let still = self.channels.iter().all(ChannelProgress::is_still);

@@ -8,8 +8,8 @@ use crate::record::{ChannelId, Fault};
 pub struct Report {
     /// Nanoseconds of `CLOCK_MONOTONIC` at its beginning.
     pub time_ns: u64,
-    /// It is no look: it was made of a trace's recording, of the moment that is so many ns after the first submission. How far the
-    /// GPU was is known of channels with time stamps alone, and GP_GET is as it was at a channel's newest doorbell.
+    /// Moment that is shown of a trace's recording, ns after the first submission; `None` for a look at running processes. The GPU's progress is then
+    /// known only of channels with time stamps, and GP_GET is as it was at a channel's newest doorbell.
     pub trace_ns: Option<u64>,
     /// Duration of the whole look, ns: reading, decoding, judging.
     pub took_ns: u64,
@@ -45,7 +45,7 @@ pub struct ProcessReport {
     pub unused: usize,
     /// Notes on what was left out or not resolved.
     pub notes: Vec<String>,
-    /// It had ended by the moment that is shown: nothing of it runs any more.
+    /// True if the process had ended by the moment that is shown: nothing of it runs any more.
     pub has_ended: bool,
     /// Time for its mappings and for finding its channels, ns.
     pub finding_ns: u64,
@@ -54,7 +54,7 @@ pub struct ProcessReport {
 }
 
 impl Report {
-    /// Some of its contents could not be read whole.
+    /// Tells whether some of its contents could not be read whole.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         self.processes

@@ -16,7 +16,7 @@ pub struct Step {
     pub position: u64,
     /// Index in the ring.
     pub index: u32,
-    /// Between GP_GET and GP_PUT: not fetched.
+    /// True if it lies between GP_GET and GP_PUT: it is not fetched.
     pub pending: bool,
     /// Its operations, in order.
     pub operations: Vec<Operation>,
@@ -203,7 +203,7 @@ pub(super) struct Acquire {
     pub payload: u64,
     pub action: SemaphoreAction,
     pub wide: bool,
-    /// ACQ_STRICT_GEQ: compares plain numbers; the other modes compare modulo 2^32 or 2^64.
+    /// True if plain numbers are compared (ACQ_STRICT_GEQ); the other modes compare modulo 2^32 or 2^64.
     pub strict: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::record::{ChannelId, Suspect, SuspectKind};
 pub struct Unended<'a> {
     /// Its kernels and copies, with their steps, in ring order.
     pub works: Vec<(&'a Step, &'a Operation)>,
-    /// The channel has no other: all that may run was read, and understood.
+    /// True if the channel has no other: all that may run was read, and understood.
     pub is_whole: bool,
 }
 
@@ -88,7 +88,7 @@ fn has_all(channel: &ChannelState) -> bool {
     begins && channel.steps.len() as u64 == u64::from(channel.put)
 }
 
-/// For a kernel or copy whose end is not proven: true where it is known what it does. `None` for everything else.
+/// Tells, for a kernel or copy whose end is not proven, whether it is known what it does; `None` for everything else.
 fn is_open(
     op: &Operation,
     channel: &ChannelState,

@@ -77,8 +77,8 @@ impl Xid {
         Some(catalogue::find(self.code)?.symbol)
     }
 
-    /// It is about the GPU and so about every process that uses it: the process in the message, if there is one, is that for
-    /// which the driver worked when it found the error. Of a number that the catalogue does not have, what the message names decides.
+    /// Tells whether the error is about the GPU and so about every process that uses it: the process in the message, if there is one, is that for
+    /// which the driver worked when it found the error. Where the catalogue does not have the number, what the message names decides.
     pub fn is_of_whole_gpu(&self) -> bool {
         match catalogue::find(self.code) {
             Some(row) => row.whole_gpu,
@@ -91,7 +91,7 @@ impl Xid {
         self.pid.filter(|_| !self.is_of_whole_gpu())
     }
 
-    /// The channel may be that with this work-submit token of the GPU. A runlist of 0 may also be none: then the number decides.
+    /// Tells whether the channel may be that with this work-submit token of the GPU. A runlist of 0 may also be none: then the number decides.
     pub fn may_be_of(&self, token: u32) -> bool {
         self.hardware_channel.is_some_and(|channel| {
             let runlist = channel >> 24 & RUNLIST;

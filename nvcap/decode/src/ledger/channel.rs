@@ -64,20 +64,20 @@ pub struct ChannelLedger {
     missing: Vec<Range<u64>>,
 }
 
-/// GP_PUT behind so many further entries of a ring that is not empty.
+/// Returns GP_PUT behind this number of further entries of a ring that is not empty.
 fn advanced(put: u32, entries: u64, ring: u32) -> u32 {
     let ring = u64::from(ring);
     ((u64::from(put) + entries % ring) % ring) as u32
 }
 
 impl ChannelLedger {
-    /// Nothing of this channel is known to be missing or wrong.
+    /// Tells whether nothing of this channel is known to be missing or wrong.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.gaps == 0 && self.unreadable == 0 && self.repeated == 0 && self.contradictions == 0
     }
 
-    /// The stream was captured from the channel's first ring entry.
+    /// Tells whether the stream was captured from the channel's first ring entry.
     #[must_use]
     pub fn from_start(&self) -> bool {
         self.first == Some(0) && self.origin != Some(Origin::Found)

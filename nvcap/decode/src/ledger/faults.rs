@@ -27,7 +27,7 @@ pub struct Blame<'a> {
     pub channels: Vec<ChannelId>,
     /// Work that had not ended, each kernel once.
     pub suspects: Vec<&'a Suspect>,
-    /// No other work can have caused it.
+    /// True if no other work can have caused it.
     pub only_these: bool,
     /// The access to memory that failed, where the kernel log told it.
     pub access: Option<Access>,

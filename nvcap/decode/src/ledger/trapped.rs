@@ -19,7 +19,7 @@ pub struct Trapped {
     /// SIGTRAPs that nobody asked for: debug exceptions of which the kernel was not told the cause, as where the machine loses a hit. The
     /// kernel counts no hit then.
     pub stray_traps: u64,
-    /// With `--duty`: how long doorbells were watched, and what that tells of all.
+    /// Time for which doorbells were watched, and what it tells of all, with `--duty`.
     pub duty: Option<Duty>,
 }
 
@@ -49,7 +49,7 @@ pub struct Duty {
     pub windows: u64,
     /// Time that doorbells were watched in all, ns.
     pub watched_ns: u64,
-    /// From the first window to the end of the trace, ns.
+    /// Time from the first window to the end of the trace, ns.
     pub all_ns: u64,
     /// Ring entries in all that time.
     pub entries: u64,
@@ -115,7 +115,7 @@ const LEAST_WINDOWS: u64 = 20;
 const LEAST_ALIKE: f64 = 6.0;
 
 impl Windows {
-    /// A window of so many ns has ended.
+    /// Adds a window of `ns` that has ended.
     pub fn add(&mut self, ns: u64, captured: Captured) {
         let e = captured.entries as f64;
         self.count += 1;
@@ -133,7 +133,7 @@ impl Windows {
         }
     }
 
-    /// The estimates for all of so many entries in so many ns.
+    /// Returns the estimates for all of `entries` entries in `all_ns`.
     pub fn duty(&self, all_ns: u64, entries: u64, doubtful: u64) -> Duty {
         Duty {
             windows: self.count,
@@ -170,7 +170,7 @@ impl Windows {
     }
 }
 
-/// Student's t for 95 % and so many degrees of freedom, to 1 % from 4 on.
+/// Returns Student's t for 95 % and this number of degrees of freedom, to 1 % from 4 on.
 fn student(freedom: f64) -> f64 {
     1.96 + 2.372 / freedom + 2.822 / (freedom * freedom) + 2.556 / (freedom * freedom * freedom)
 }
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// A trace of so much virtual time: what its windows tell, and the truth.
+    /// Samples a trace of `us` of virtual time. Returns what its windows tell, and the truth.
     fn sampled(stream: Stream, share: f64, us: u64, seed: u64) -> (Duty, Captured) {
         let mut state = seed;
         // SplitMix64.

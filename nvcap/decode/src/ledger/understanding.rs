@@ -26,7 +26,7 @@ pub struct Understanding {
 }
 
 impl Understanding {
-    /// Nothing was left that was not understood.
+    /// Tells whether nothing was left that was not understood.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.unresolved == 0 && self.classless == 0 && self.stops == 0

@@ -58,7 +58,7 @@ named! {
     pub enum Origin {
         /// Its allocation was seen.
         Allocated = "allocated",
-        /// It was found in the memory of a process that was already running.
+        /// Found in the memory of a process that was already running.
         Found = "found",
         /// Found in the memory of a running process, as `Found`, and its token is that of the error notifier at its place in the
         /// order of channels: no action of the process has confirmed it.

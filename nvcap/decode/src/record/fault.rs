@@ -100,7 +100,7 @@ pub struct Fault {
     pub channel: Option<ChannelId>,
     /// Other channels that were stopped with it, for the same error.
     pub group: Vec<ChannelId>,
-    /// The channel is concluded from the order in which libcuda makes channels and error notifiers, not known.
+    /// True if the channel is not known, but concluded from the order in which libcuda makes channels and error notifiers.
     pub assumed: bool,
     /// The channel's work-submit token, where known.
     pub token: Option<u32>,
@@ -113,7 +113,7 @@ pub struct Fault {
     pub memory: Option<MemoryNear>,
     /// Work that had not ended, of the channel, or of all channels that may be meant.
     pub suspects: Vec<Suspect>,
-    /// No other work can have caused it: all rings that may be meant were read, and understood.
+    /// True if no other work can have caused it: all rings that may be meant were read, and understood.
     pub only_these: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Who a process is: what the kernel and the files of its host tell of it.
+//! Identity of a process: what the kernel and the files of its host tell of it.
 
-/// Who a process is. What is not known is not there.
+/// Identity of a process. What is not known is not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Its command name.

@@ -5,31 +5,31 @@ use super::Identity;
 /// An event in the life of a process or thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It existed, or became traced, under this command name.
+    /// The process existed, or became traced, under this command name.
     Present {
         /// Command name of the process.
         name: String,
     },
-    /// It made a child process, which is now traced too.
+    /// The process made a child process, which is now traced too.
     Fork {
         /// The child.
         child: u32,
     },
-    /// It made a thread.
+    /// The process made a thread.
     Thread {
         /// The thread id.
         child: u32,
     },
-    /// It executed a new program: all its mappings are gone.
+    /// The process executed a new program: all its mappings are gone.
     Exec {
         /// The new command name.
         name: String,
     },
-    /// Who it is: its user, container and pod. Told where several processes are traced; a later one replaces it.
+    /// Identity of the process: its user, container and pod. Told where several processes are traced; a later one replaces it.
     Identity(Box<Identity>),
     /// The thread `tid` ended; `process` is true if it was the last.
     Exit {
-        /// The whole process ended.
+        /// True if the whole process ended.
         process: bool,
     },
 }

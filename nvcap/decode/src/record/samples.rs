@@ -37,7 +37,7 @@ pub struct Samples {
     pub cut_bytes: u64,
     /// Part of `bytes`: not understood.
     pub strange_bytes: u64,
-    /// The context was gone at the end of the window.
+    /// True if the context was gone at the end of the window.
     pub ended: bool,
 }
 

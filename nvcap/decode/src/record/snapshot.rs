@@ -148,7 +148,7 @@ pub struct ChannelFacts {
     pub size: RingSize,
     /// Memory that its entries point to.
     pub target: EntryTarget,
-    /// GP_GET or GP_PUT moved during the snapshot.
+    /// True if GP_GET or GP_PUT moved during the snapshot.
     pub moved: bool,
     /// Way in which its token was learnt; `None` without one.
     pub token_from: Option<TokenFrom>,
@@ -162,7 +162,7 @@ pub struct ChannelFacts {
     pub unreadable: u64,
     /// Entries that point to memory which the process has not mapped at that address.
     pub elsewhere: u32,
-    /// The ring could not be read.
+    /// True if the ring could not be read.
     pub ring_gone: bool,
 }
 

@@ -39,9 +39,9 @@ pub struct Frame {
     pub file: Option<Arc<str>>,
     /// Line in it.
     pub line: Option<u32>,
-    /// A function of Python: `symbol` is its name there, and there is no module, offset or address.
+    /// True for a function of Python: `symbol` is its name there, and there is no module, offset or address.
     pub python: bool,
-    /// The compiler has put the function into the one of the next frame: both have one frame in memory.
+    /// True if the compiler has put the function into the one of the next frame: both have one frame in memory.
     pub inlined: bool,
 }
 

@@ -85,9 +85,9 @@ impl PythonFrame {
 pub struct PythonStack {
     /// The frames.
     pub frames: Vec<PythonFrame>,
-    /// Newer frames are missing: the thread ran while it was read.
+    /// True if newer frames are missing: the thread ran while it was read.
     pub newest_missing: bool,
-    /// Older frames are missing: they could not be read, or there were more than are read.
+    /// True if older frames are missing: they could not be read, or there were more than are read.
     pub oldest_missing: bool,
 }
 

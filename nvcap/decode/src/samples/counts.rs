@@ -14,9 +14,9 @@ pub const REASONS: usize = 32;
 /// Samples at a program counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Their number.
+    /// Number of samples.
     pub samples: u64,
-    /// Those in whose cycle the scheduler issued no instruction.
+    /// Number of samples in whose cycle the scheduler issued no instruction.
     pub not_issued: u64,
     /// Number by the stall reason's number.
     pub reasons: [u32; REASONS],

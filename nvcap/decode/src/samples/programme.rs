@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 /// Control commands of the profiler (ctrlb0ccprofiler.h).
 pub mod command {
-    /// Has the registers of the PC sampler for this client.
+    /// Reserves the registers of the PC sampler for this client.
     pub const RESERVE_PC_SAMPLER: u32 = 0xb0cc_010b;
     /// Writes registers.
     pub const EXEC_REG_OPS: u32 = 0xb0cc_010a;
@@ -249,7 +249,7 @@ impl Programme {
         }
     }
 
-    /// The same with another value for switching on.
+    /// Returns the programme with another value for switching on.
     #[must_use]
     pub fn with_switch(&self, value: u32) -> Self {
         let mut same = self.clone();

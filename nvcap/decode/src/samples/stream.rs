@@ -111,7 +111,7 @@ impl Sample {
 /// The place of an SM's bytes in its group.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unit {
-    /// A group's begin was seen.
+    /// True if a group's begin was seen.
     known: bool,
     /// Bytes of a sample whose end has not come.
     part: [u8; SAMPLE_LEN],

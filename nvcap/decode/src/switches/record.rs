@@ -47,13 +47,13 @@ impl Tag {
         })
     }
 
-    /// It is the begin of a slice. The driver tells privileged clients of its own details, which have other numbers.
+    /// Tells whether a slice begins with this record. The driver tells privileged clients of its own details, which have other numbers.
     #[must_use]
     pub const fn begins(self) -> bool {
         matches!(self.0, 0x05 | 0x06)
     }
 
-    /// It is the end of a slice.
+    /// Tells whether a slice ends with this record.
     #[must_use]
     pub const fn ends(self) -> bool {
         matches!(self.0, 0x03 | 0x07)

@@ -66,7 +66,7 @@ enum State {
     Begun,
     /// This holder has it since then.
     Held((Who, u32)),
-    /// Nobody has it.
+    /// No context has it.
     Free,
     /// Records are missing.
     Unknown,
@@ -77,11 +77,11 @@ enum State {
 pub(super) enum Of {
     /// A context of it.
     Held((Who, u32)),
-    /// Nobody, between two contexts that follow each other.
+    /// No context, between two that follow each other.
     Switch,
-    /// Nobody.
+    /// No context.
     Nobody,
-    /// It is not known who.
+    /// An unknown holder.
     Unknown,
 }
 
@@ -282,7 +282,7 @@ impl Residence {
         let _ = self.take_stretch(switch);
     }
 
-    /// The same. Returns the stretch of its engine's time that the record ends.
+    /// Takes the next record. Returns the stretch of its engine's time that the record ends.
     pub(super) fn take_stretch(&mut self, switch: &Switch) -> Option<Stretch> {
         let instance = switch.instance;
         let has_instances = self.engines.last_key_value().is_some_and(|e| e.0.is_some());

@@ -17,7 +17,7 @@ pub enum Scope {
 pub enum Told {
     /// A record.
     Switch(Switch),
-    /// So many records are missing here.
+    /// Number of records that are missing here.
     Missing(u64),
     /// Bytes that are no record of this kind.
     Strange,

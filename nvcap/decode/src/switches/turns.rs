@@ -57,9 +57,9 @@ impl Parts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Process(u32),
-    /// It may be any.
+    /// Any process: the owner is not known.
     Unknown,
-    /// Nobody, or none of the processes that are asked for.
+    /// No process, or none of those that are asked for.
     Another,
 }
 

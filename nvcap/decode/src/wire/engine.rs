@@ -55,7 +55,7 @@ pub struct EngineEvidence {
     binds_copy: bool,
     uses_graphics: bool,
     uses_copy: bool,
-    /// It wrote SET_APPLICATION_ID, a video engine's method.
+    /// True if the channel wrote SET_APPLICATION_ID, a video engine's method.
     pub video: bool,
 }
 

@@ -50,11 +50,11 @@ pub enum EntryKind {
         address: GpuVa,
         /// Length in bytes.
         len: u32,
-        /// Fetched only while the subdevice is active.
+        /// True if it is fetched only while the subdevice is active.
         conditional: bool,
-        /// LEVEL: a subroutine.
+        /// True for a subroutine (LEVEL).
         subroutine: bool,
-        /// SYNC: wait before fetching.
+        /// True if the host waits before fetching (SYNC).
         sync: bool,
     },
     /// A control entry (LENGTH = 0).

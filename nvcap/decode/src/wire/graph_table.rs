@@ -62,7 +62,7 @@ impl GraphTable {
 /// An entry of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphEntry {
-    /// A conditional node: the GPU decides whether it runs.
+    /// True for a conditional node: the GPU decides whether it runs.
     pub conditional: bool,
     /// Number of its successors.
     pub successors: u32,

@@ -42,7 +42,7 @@ pub trait ReadMemory {
         (bytes, holes)
     }
 
-    /// The same, into memory that is there.
+    /// Reads into memory that is there; pages that cannot be read become zero and are listed.
     fn read_bytes_lax_to(&self, at: u64, bytes: &mut [u8]) -> Vec<Hole> {
         let len = bytes.len();
         let mut holes = Vec::new();

@@ -14,9 +14,9 @@ pub struct Release {
     pub address: GpuVa,
     /// Value that is written.
     pub payload: u32,
-    /// The GPU's time is written behind it: a semaphore of four words.
+    /// True if the GPU's time is written behind it: a semaphore of four words.
     pub stamped: bool,
-    /// It is written by the copy engine, behind the copies before it.
+    /// True if the copy engine writes it, behind the copies before it.
     pub by_copy: bool,
 }
 
@@ -45,9 +45,9 @@ const REPORT_OPERATION: u32 = 3;
 /// A release by the channel itself, as SEM_EXECUTE has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostRelease {
-    /// The GPU's time is written with it.
+    /// True if the GPU's time is written with it.
     pub stamped: bool,
-    /// It is written when the work before it has ended, not when the commands before it are past the front end.
+    /// True if the release is written when the work before it has ended, not when the commands before it are past the front end.
     pub waits: bool,
 }
 

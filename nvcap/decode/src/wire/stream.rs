@@ -160,7 +160,7 @@ pub struct Run<'a> {
     pub data: &'a [u8],
     /// Immediate data.
     pub immediate: u32,
-    /// Skipped by the subdevice mask.
+    /// True if the subdevice mask skips it.
     pub masked: bool,
 }
 
@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Never true of a run that [`Runs`] gives.
+    /// Tells whether there is no write; false of every run that [`Runs`] gives.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -79,7 +79,7 @@ impl<'a> Segment<'a> {
         self.push.bind(COPY, self.engine_class);
     }
 
-    /// Has the host, which reads the pushbuffer, release semaphore `i` with the time.
+    /// Makes the host, which reads the pushbuffer, release semaphore `i` with the time.
     pub(crate) fn host_release(&mut self, i: usize, waits: Waits) -> Result<(), Error> {
         let wfi = match waits {
             Waits::ForWork => execute::RELEASE_WFI,
@@ -88,7 +88,7 @@ impl<'a> Segment<'a> {
         self.execute(i, execute::RELEASE | execute::RELEASE_TIMESTAMP | wfi)
     }
 
-    /// Has the host wait until semaphore `i` has the payload.
+    /// Makes the host wait until semaphore `i` has the payload.
     pub(crate) fn host_acquire(&mut self, i: usize) -> Result<(), Error> {
         self.execute(i, execute::ACQUIRE)
     }
@@ -101,7 +101,7 @@ impl<'a> Segment<'a> {
         Ok(())
     }
 
-    /// Has the copy engine release semaphore `i` with the time.
+    /// Makes the copy engine release semaphore `i` with the time.
     pub(crate) fn copy_release(&mut self, i: usize, waits: Waits) -> Result<(), Error> {
         let [upper, lower] = halves(self.channel.semaphore(i));
         let class = self.engine_class;
@@ -116,13 +116,13 @@ impl<'a> Segment<'a> {
         Ok(())
     }
 
-    /// Has the copy engine copy.
+    /// Makes the copy engine copy.
     pub(crate) fn copy(&mut self, src: GpuVa, dst: GpuVa, bytes: u32) -> Result<(), Error> {
         self.push.copy(COPY, self.engine_class, src, dst, bytes)?;
         Ok(())
     }
 
-    /// Has the compute engine release semaphore `i` with the time, behind its earlier work.
+    /// Makes the compute engine release semaphore `i` with the time, behind its earlier work.
     pub(crate) fn compute_release(&mut self, i: usize) -> Result<(), Error> {
         let semaphore = self.channel.semaphore(i);
         self.push
@@ -130,7 +130,7 @@ impl<'a> Segment<'a> {
         Ok(())
     }
 
-    /// Has the compute engine write data that lie in the pushbuffer.
+    /// Makes the compute engine write data that lie in the pushbuffer.
     pub(crate) fn inline(&mut self, dst: GpuVa, data: &[u8]) -> Result<(), Error> {
         self.push.inline(COMPUTE, self.engine_class, dst, data)?;
         Ok(())
@@ -143,7 +143,7 @@ impl<'a> Segment<'a> {
         self.push.method(Step::Increment, COMPUTE, PM_TRIGGER, &[0]);
     }
 
-    /// Has the compute engine run the kernel whose QMD lies at `qmd`.
+    /// Makes the compute engine run the kernel whose QMD lies at `qmd`.
     pub(crate) fn kernel(&mut self, qmd: GpuVa) -> Result<(), Error> {
         self.push.pcas(COMPUTE, self.engine_class, qmd)?;
         Ok(())

@@ -51,7 +51,7 @@ impl Clock {
     };
 }
 
-/// See the module.
+/// A live source with the records that are added to it: GPUs, QMDs from before the trace, names of kernels, time stamps, faults.
 pub struct Enriched<S> {
     inner: S,
     /// Search of attached processes, if they are searched.

@@ -47,7 +47,7 @@ struct Told {
     at: Instant,
 }
 
-/// See the module.
+/// Xid messages of the kernel log about traced processes, and the faults that wait for theirs.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     log: Option<Xids>,

@@ -38,7 +38,8 @@ pub(super) struct Notice {
     pub(super) has_work: bool,
 }
 
-/// See the module. For an error of one channel the driver stops all channels of its group: all of these are one fault.
+/// A fault that notifiers show, until its message has come. For an error of one channel the driver stops all channels of its group: all of these are
+/// one fault.
 #[derive(Debug)]
 pub(super) struct Noticed {
     /// The fault, with the suspects and messages so far.

@@ -55,7 +55,7 @@ impl Pace {
         }
     }
 
-    /// Returns the time until the next look after one that took so long.
+    /// Returns the time until the next look after one that took this long.
     fn pause(self, took: Duration) -> Duration {
         match self {
             Self::AtEnd => self.shortest().max(took),

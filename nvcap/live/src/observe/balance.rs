@@ -69,7 +69,7 @@ struct Load {
     share: f64,
 }
 
-/// See the module.
+/// Distribution of channels over the threads that look at them.
 #[derive(Debug, Default)]
 pub(super) struct Balance {
     loads: BTreeMap<ChannelId, Load>,

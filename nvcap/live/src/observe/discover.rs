@@ -35,12 +35,12 @@ const CONTEXT_NS: u64 = 20_000_000;
 const LONGEST_NS: u64 = 1_000_000_000;
 /// Share of a core that looking at a process may take: one part in this number.
 const PART: u64 = 100;
-/// The same share for a process that sleeps, each time that it has run.
+/// Share of a core that looking at a process that sleeps may take each time that it has run: one part in this number.
 const SLEEPER_PART: u64 = 20 * PART;
 const SLEEPER_LONGEST_NS: u64 = 4_000_000_000;
 /// Time between two searches for rings in unchanged mappings, while channels are expected to appear, ns.
 const SEARCH_NS: u64 = 3_000_000;
-/// The same time when no channel is expected any more, ns. There is no search unless the process has run.
+/// Time between two searches for rings in unchanged mappings when no channel is expected any more, ns. There is no search unless the process has run.
 const SEARCH_LATE_NS: u64 = 20_000_000;
 /// Shortest time between two searches by structure, which cost more, ns.
 const THOROUGH_NS: u64 = 50_000_000;

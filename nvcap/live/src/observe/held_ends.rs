@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use nvcap_process::{exit_hold::LONGEST, exit_stop::Stopped};
 
-/// See the module.
+/// Processes that stand at their end while names of kernels are read from their memory, with the time up to which they do.
 #[derive(Debug, Default)]
 pub(super) struct HeldEnds {
     /// Held ends by process. A process stays here after its time is over, until it is gone.

@@ -6,9 +6,9 @@ use nvcap_process::host::fork_events::Descent;
 use nvcap_process::memory::maps;
 use nvcap_process::procfs;
 
-/// So many such processes are kept in view.
+/// Number of such processes that are kept in view at most.
 const MOST: usize = 64;
-/// So many forebears of a process are looked at.
+/// Number of forebears of a process that are looked at.
 const FOREBEARS: usize = 64;
 /// Time for which one may use a GPU before that is said, ns: a trace of all processes finds and follows it meanwhile.
 pub(super) const FOUND_NS: u64 = 1_000_000_000;
@@ -57,7 +57,7 @@ impl Session {
         own.is_some() && beside.any(|p| parent == 1 || descends(*p, parent))
     }
 
-    /// Says which of the processes that are kept in view have used a GPU for so long, ns, or ended with it open.
+    /// Says which of the processes that are kept in view have used a GPU for `found` ns, or ended with it open.
     pub(super) fn look_at_orphans(&mut self, found: u64) {
         let named = &self.options.named.channels;
         // Where the user names channels, those tell.

@@ -54,11 +54,11 @@ impl FromStr for Way {
 /// A way of discovery in use. Its programs are attached as long as this value lives.
 #[derive(Debug)]
 pub(crate) enum Discovery {
-    /// See [`Way::Kprobe`].
+    /// kprobes on the driver's functions.
     Kprobe(Kprobes),
-    /// See [`Way::Fentry`].
+    /// fentry and fexit on the driver's functions.
     Fentry(Fentry),
-    /// See [`Way::Tracepoint`]; its programs stay attached as long as they are loaded.
+    /// Raw tracepoints on system calls, whose programs stay attached as long as they are loaded.
     Tracepoint,
 }
 

@@ -89,7 +89,7 @@ impl Source for Trap {
         self.0.is_alive()
     }
 
-    /// Never true: `exit_hold` holds the command's end, and needs no source for it.
+    /// Returns false: `exit_hold` holds the command's end, and needs no source for it.
     fn is_ending(&self) -> bool {
         false
     }

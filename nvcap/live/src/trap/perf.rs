@@ -22,7 +22,7 @@ pub(crate) struct Life {
 /// Moment at which a breakpoint stops a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stops {
-    /// Behind a write to the 4 bytes at the address; on aarch64 before it ([`nvcap_common::TRAP_TO_END`]).
+    /// Right after a write to the 4 bytes at the address; on aarch64 before it ([`nvcap_common::TRAP_TO_END`]).
     AfterWrite,
     /// Before the instruction at the address.
     Before,

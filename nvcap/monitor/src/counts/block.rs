@@ -13,21 +13,21 @@ use nvcap_process::memory::ring::{self, Ring};
 use nvcap_process::memory::scan::{self, FoundRing};
 use nvcap_process::procfs::mem::ReadMemory;
 
-/// So many of the oldest slots of a ring are not read: the process writes them next.
+/// Number of the oldest slots of a ring that are not read: the process writes them next.
 const RESERVE: u32 = 64;
-/// For so many bytes behind the newest entry's, the process may be writing.
+/// Number of bytes behind the newest entry's that the process may be writing.
 const BEING_WRITTEN: u64 = 16 << 10;
-/// A block with more bytes is not read.
+/// Longest block that is read, bytes.
 const MOST_BYTES: u64 = 4 << 20;
 
 /// Entries that lie one behind the other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entries {
-    /// The index of the first entry, on a scale on which GP_PUT is the ring's size plus its own value.
+    /// Position of the first entry, on a scale on which GP_PUT is the ring's size plus its own value.
     pub position: u64,
-    /// Each with its bytes.
+    /// The entries, each with its bytes.
     pub segments: Vec<Segment>,
-    /// The first of the bytes may belong to the next submission, which the process is writing. Set only for single submissions.
+    /// True if the first of the bytes may belong to the next submission, which the process is writing; only for single submissions.
     pub is_doubtful: bool,
 }
 
@@ -55,11 +55,11 @@ pub(super) struct At<'a> {
     pub found: &'a FoundRing,
     /// The channel's tracking semaphore.
     pub tracking: Option<GpuVa>,
-    /// GP_PUT at a moment that lies behind: what was submitted since is no part of the block.
+    /// GP_PUT at an earlier moment: what was submitted since is no part of the block.
     pub put: u32,
-    /// The first entry is so many behind `put`.
+    /// Number of entries by which the first one is behind `put`.
     pub back: u32,
-    /// So many entries at most.
+    /// The most entries that are read.
     pub count: u32,
     /// The number that the block's last entry releases, where it is one submission.
     pub number: Option<u32>,
@@ -76,9 +76,9 @@ impl At<'_> {
     }
 }
 
-/// Entries, from the estimated one to older ones, in which the release is looked for.
+/// Number of entries in which the release is looked for, from the estimated one to older ones.
 const AROUND: u32 = 16;
-/// A submission is read whole if it has fewer entries than this; of a longer one only the last entry is read.
+/// Number of entries from which on a submission is not read whole, but its last entry alone.
 const MOST: u32 = 8;
 
 /// Newest entry of a channel with a tracking semaphore.
@@ -226,8 +226,8 @@ pub(super) fn read(
     })
 }
 
-/// Proves that newer entries had not used the bytes of `block` again when these were read. `at.put` and `newest` are GP_PUT and the newest
-/// entry before the reading. True: the process may be writing where the block lies (told of single submissions; for others an error).
+/// Proves that newer entries had not used the bytes of `block` again when these were read. `at.put` and `newest` are GP_PUT and the newest entry
+/// before the reading. Returns true where the process may be writing where a single submission lies; for other blocks that is an error.
 fn prove(
     memory: &impl ReadMemory,
     at: &At<'_>,
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use nvcap_process::memory::scan::Proof;
 
-    /// Whoever counted ten submissions reads those ten, though five more came since.
+    /// A reader that counted ten submissions reads those ten, though five more have come since.
     #[test]
     fn what_was_submitted_since_is_no_part_of_a_block() {
         let memory = Fake::new();

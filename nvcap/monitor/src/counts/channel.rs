@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 pub(crate) enum How {
     /// The number in its tracking semaphore, and that in its newest entry: exact.
     Semaphore,
-    /// GP_GET and GP_PUT, which start again at 0 with each lap of so many entries: from one reading to the next a lap may have been
-    /// missed, so the counts are the least that there can have been; and they count entries.
+    /// GP_GET and GP_PUT, which start again at 0 after this number of entries. From one reading to the next a lap may be missed, so the counts are
+    /// the least that there can have been; and they count entries.
     Ring(u32),
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Reading {
     pub unfetched: u32,
 }
 
-/// The numbers of a channel went backwards: another channel lies in its memory now.
+/// Error of a channel whose numbers went backwards: another channel lies in its memory now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Another;
 
@@ -51,7 +51,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Both together.
+    /// Adds another's sums.
     pub fn add(&mut self, other: Self) {
         self.submitted += other.submitted;
         self.done += other.done;
@@ -70,9 +70,9 @@ struct Came {
 /// A time between two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Age {
-    /// So long at least, ns.
+    /// Lower bound, ns.
     pub least_ns: u64,
-    /// So long at most, ns; none where it was so before the first reading.
+    /// Upper bound, ns; none where it began before the first reading.
     pub most_ns: Option<u64>,
 }
 
@@ -81,7 +81,7 @@ pub struct Age {
 pub enum State {
     /// All that was submitted is done, and was so at the reading before.
     Idle,
-    /// Some was done since the reading before, or has just come.
+    /// Some work was done since the reading before, or has just come.
     Working,
     /// Work is pending, and nothing was done since the reading before.
     Waiting,
@@ -90,7 +90,7 @@ pub enum State {
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub(crate) const ALL: [Self; 4] = [Self::Idle, Self::Working, Self::Waiting, Self::Stopped];
 
     /// Its word.
@@ -113,7 +113,7 @@ pub enum Doubt {
     Search,
     /// The newest submission of a channel could not be read at this reading.
     Unread,
-    /// A channel's number does not count from its beginning, and some was submitted before the first reading.
+    /// A channel's number does not count from its beginning, and something was submitted before the first reading.
     Beginning,
     /// A channel has gone: what it did after its last reading was not seen.
     Gone,
@@ -142,7 +142,7 @@ pub(crate) struct Count {
     submitted: u64,
     /// The two counts when counting began.
     base: Sums,
-    /// The number counts from the channel's beginning.
+    /// True if the number counts from the channel's beginning.
     whole: bool,
     /// Groups of pending submissions, the oldest first: never more than the ring has entries.
     came: VecDeque<Came>,
@@ -154,9 +154,9 @@ pub(crate) struct Count {
 /// Beginning of the counting of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
-    /// With its first submission, although some may have been before the first reading.
+    /// Counting begins with the channel's first submission, although some may have been before the first reading.
     Beginning,
-    /// With the first reading.
+    /// Counting begins with the first reading.
     Now,
 }
 
@@ -246,7 +246,7 @@ impl Count {
         Ok(())
     }
 
-    /// Counting begins anew.
+    /// Begins counting anew.
     pub(crate) fn rebase(&mut self) {
         self.base = Sums {
             submitted: self.submitted,
@@ -254,7 +254,7 @@ impl Count {
         };
     }
 
-    /// So many were counted before, in another way, and are not to count again; false where these are more than there were.
+    /// Leaves out of the sums the submissions that were counted before, in another way. Returns false where these are more than there were.
     pub(crate) fn without(&mut self, counted: Sums) -> bool {
         let fits = counted.submitted <= self.submitted && counted.done <= self.done;
         self.base.submitted += counted.submitted;
@@ -272,7 +272,7 @@ impl Count {
         self.how
     }
 
-    /// Since counting began.
+    /// Returns the sums since counting began.
     pub(crate) fn sums(&self) -> Sums {
         Sums {
             submitted: self.submitted.saturating_sub(self.base.submitted),
@@ -280,7 +280,7 @@ impl Count {
         }
     }
 
-    /// Since the channel's beginning, where its numbers count from there.
+    /// Returns the sums since the channel's beginning, where its numbers count from there.
     pub(crate) fn in_all(&self) -> Option<Sums> {
         self.whole.then_some(Sums {
             submitted: self.submitted,
@@ -301,8 +301,8 @@ impl Count {
         u64::from(self.last.unfetched).min(self.pending())
     }
 
-    /// Returns the age of the oldest pending submission. That it was pending is known until the last reading: the least age does not grow
-    /// with the time since.
+    /// Returns the age of the oldest pending submission. It was seen to be pending at the last reading: the least age does not grow with the time
+    /// since.
     pub(crate) fn oldest(&self, now_ns: u64) -> Option<Age> {
         let oldest = self.came.front().filter(|_| self.pending() > 0)?;
         Some(Age {

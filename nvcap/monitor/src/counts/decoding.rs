@@ -14,9 +14,9 @@ use nvcap_process::memory::scan::FoundRing;
 use nvcap_process::memory::{chip, maps::Area, snapshot};
 use nvcap_process::procfs::mem::ReadMemory;
 
-/// Submissions of a process after which the decoder forgets what it has seen of it.
+/// Number of a process's submissions after which the decoder forgets what it has seen of it.
 const FORGET_EACH: u64 = 20_000;
-/// Channels whose state the decoder keeps, about 50 KiB each. What comes of another one is decoded as its first entries were.
+/// Number of channels whose state the decoder keeps, about 50 KiB each. Entries of any other channel are decoded as if they were its first.
 const MOST_CHANNELS: usize = 1024;
 
 /// The decoder of all processes. Clones are the same one.
@@ -25,7 +25,7 @@ pub(super) struct Shared(Arc<Mutex<Pool>>);
 
 #[derive(Default)]
 struct Pool {
-    /// Made when something is decoded: then the driver tells of its GPUs.
+    /// The decoder, made when something is first decoded: the driver is asked for its GPUs then.
     decoder: Option<Decoder>,
     /// Moment at which each channel was last decoded, by the count of decoded blocks.
     used: HashMap<ChannelId, u64>,
@@ -58,19 +58,20 @@ impl Pool {
         })
     }
 
-    /// A number that no process has had.
+    /// Returns a number that no process has had.
     fn space(&mut self) -> u32 {
         self.spaces = self.spaces.wrapping_add(1);
         self.spaces
     }
 
-    /// A number that no channel has had.
+    /// Returns a number that no channel has had.
     fn channel(&mut self) -> ChannelId {
         self.channels = self.channels.wrapping_add(1);
         ChannelId(self.channels)
     }
 
-    /// A channel is decoded now. With too many of them the half that was not for the longest is forgotten, at once: so each costs little.
+    /// Notes that a channel is decoded now. Where too many are kept, the half that was decoded longest ago is forgotten at once, so that each costs
+    /// little.
     fn uses(&mut self, id: ChannelId) {
         self.blocks += 1;
         self.used.insert(id, self.blocks);
@@ -105,9 +106,9 @@ pub(super) struct Decoding {
     shared: Shared,
     /// The process, as the decoder knows it.
     space: Option<u32>,
-    /// By the address of the ring.
+    /// Channels by the address of their ring.
     channels: HashMap<u64, Known>,
-    /// The tokens of rings.
+    /// Tokens by the address of the channel's ring.
     tokens: HashMap<u64, u32>,
     directions: Directions,
     decoded: u64,
@@ -119,7 +120,7 @@ impl std::fmt::Debug for Decoding {
     }
 }
 
-/// Places of memory, by the mappings.
+/// Kinds of memory at a process's addresses, by its mappings.
 #[derive(Default)]
 struct Directions(Vec<(u64, u64, Place)>);
 
@@ -153,7 +154,7 @@ impl Decoding {
         }
     }
 
-    /// The process's mappings were looked at.
+    /// Takes the mappings of the process, which were just read.
     pub(super) fn mapped(&mut self, memory: &impl ReadMemory, areas: &[Area]) {
         self.directions = Directions::new(areas);
         // The decoder needs a channel's token to tell which way its copy engine copies.
@@ -285,7 +286,7 @@ mod tests {
         }
     }
 
-    /// SET_OBJECT HOPPER_DMA_COPY_A and a LAUNCH_DMA, so many of it; how many operations come of it.
+    /// Decodes SET_OBJECT HOPPER_DMA_COPY_A and a LAUNCH_DMA with `count` words, and returns the number of operations that come of it.
     fn copies(decoding: &mut Decoding, ring: u64, count: usize) -> usize {
         let mut words = vec![0x2001_8000, 0xc8b5];
         words.resize(2 + count, 0x8182_80c0_u32);
@@ -307,7 +308,7 @@ mod tests {
         operations
     }
 
-    /// However many processes and channels there are: the state of so many is kept, all are decoded, and what ends leaves nothing.
+    /// The state of a bounded number of channels is kept, however many there are; all are decoded, and what ends leaves nothing.
     #[test]
     fn the_state_of_channels_is_bounded() {
         let shared = Shared::default();

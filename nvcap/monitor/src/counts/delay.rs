@@ -18,12 +18,12 @@ pub struct Delays {
     pub buckets: BTreeMap<i32, u64>,
     /// Number of times in all.
     pub count: u64,
-    /// Their sum, seconds.
+    /// Sum of the times, seconds.
     pub sum: f64,
 }
 
 impl Delays {
-    /// Adds so many submissions that took so long at most.
+    /// Adds `count` submissions that took `ns` at most.
     fn add(&mut self, ns: u64, count: u64) {
         let seconds = ns.max(SHORTEST) as f64 * 1e-9;
         let index = (seconds.log2() * f64::from(1 << SCALE)).ceil() as i32 - 1;
@@ -81,7 +81,7 @@ fn ahead(before: u32, now: u32) -> i32 {
 }
 
 impl Looks {
-    /// The first look, which began at `at`. Of what is pending then nothing is known.
+    /// Begins with a look, which began at `at`. How long the submissions that are pending then have taken is not known.
     fn new(at: u64, seen: SubmissionNumbers) -> Self {
         let pending = seen.done != seen.submitted;
         let group = Group {

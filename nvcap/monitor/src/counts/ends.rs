@@ -15,7 +15,7 @@ pub(super) struct Ends {
     kernels: Vec<(GpuVa, u32)>,
     /// Words to which the submission writes a number, each with the next number, which the kernel's end will release.
     written: Vec<(GpuVa, u32)>,
-    /// The submission launches kernels whose QMDs are not in its pushbuffer.
+    /// True if the submission launches kernels whose QMDs are not in its pushbuffer.
     replays: bool,
 }
 
@@ -47,7 +47,7 @@ impl Ends {
         }
     }
 
-    /// It replays a graph: its kernels' QMDs are not in it.
+    /// Tells whether the submission replays a graph: its kernels' QMDs are not in it.
     pub(super) fn replays(&self) -> bool {
         self.replays
     }

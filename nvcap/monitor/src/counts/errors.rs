@@ -19,7 +19,7 @@ pub(super) struct Errors {
 }
 
 impl Errors {
-    /// Those that a search found.
+    /// Returns the places that a search found.
     pub(super) fn of(search: &Search) -> Self {
         Self {
             pages: search.notifiers.iter().copied().take(MOST).collect(),

@@ -161,7 +161,7 @@ fn a_beginning_that_nobody_saw_is_said() {
     assert_eq!(doubts(&test.round(), 20), []);
 }
 
-/// Nobody sees the last moments of a process: the sums of what has ended are the least that there can have been.
+/// The last moments of a process are not seen: the sums of what has ended are the least that there can have been.
 #[test]
 fn an_end_is_seen_by_nobody() {
     let mut test = Test::new();

@@ -20,7 +20,7 @@ struct Series {
     container_id: String,
 }
 
-/// See the module.
+/// Sums that stay when their processes have ended.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// Submissions of ended processes.
@@ -34,7 +34,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// A process has ended, or executes another program.
+    /// Adds the submissions of a process that has ended, or executes another program.
     pub(super) fn end(&mut self, key: Key, sums: Sums) {
         self.ended.entry(key).or_default().add(sums);
     }
@@ -44,14 +44,14 @@ impl Kept {
         self.sampled.entry(key).or_default().add(sampled);
     }
 
-    /// So many submissions were pending when their channel was read for the last time.
+    /// Adds the number of submissions that were pending when their channel was read for the last time.
     pub(super) fn left(&mut self, key: Key, count: u64) {
         if count > 0 {
             *self.left.entry(key).or_default() += count;
         }
     }
 
-    /// A key has a process.
+    /// Notes that a key has a process.
     pub(super) fn lives(&mut self, key: Key, container_id: &str, created_unix_ns: u64, now: u64) {
         let series = self.series.entry(key).or_insert_with(|| Series {
             created_unix_ns,
@@ -90,7 +90,7 @@ impl Kept {
         }
     }
 
-    /// Writes it into a view.
+    /// Writes the sums into a view.
     pub(super) fn show(&self, view: &mut View) {
         view.folded = self.folded.clone();
         view.sampled = self.sampled.clone();

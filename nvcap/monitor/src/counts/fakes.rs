@@ -30,7 +30,7 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 pub(crate) struct Fake {
     pages: Rc<RefCell<BTreeMap<u64, [u8; PAGE as usize]>>>,
     pub(super) gone: Rc<Cell<bool>>,
-    /// Set when the work that borrows the memory is given up in the middle of it.
+    /// True once the work that borrows the memory was given up in the middle of it.
     pub(super) gives_up: Rc<Cell<bool>>,
     /// Reads so far.
     pub(super) reads: Rc<Cell<u64>>,
@@ -46,12 +46,12 @@ impl Fake {
         }
     }
 
-    /// The process has ended.
+    /// Ends the process.
     pub(crate) fn gone(&self) {
         self.gone.set(true);
     }
 
-    /// The same memory in another process.
+    /// Returns the same memory in another process.
     pub(super) fn forked(&self) -> Self {
         Self {
             gone: Rc::default(),
@@ -98,7 +98,7 @@ impl Fake {
         self.submit_words(slot, position, number, 0);
     }
 
-    /// The same, behind so many (3 at most) words that mean nothing.
+    /// Writes a submission behind `more` words (3 at most) that mean nothing.
     pub(super) fn submit_words(&self, slot: u64, position: u64, number: u32, more: usize) {
         let semaphore = Self::semaphore(slot);
         let release = [
@@ -119,8 +119,8 @@ impl Fake {
         self.put(ring + 0x208c, &put.to_le_bytes());
     }
 
-    /// A submission with a kernel of this program, which at its end releases the submission's number to `word`; without a program, a
-    /// graph's replay, whose submission writes the number before to `word`. The kernel has not ended: `word` is not released yet.
+    /// Writes a submission with a kernel of this program, which at its end releases the submission's number to `word`; without a program, a graph's
+    /// replay, whose submission writes the number before to `word`. The kernel has not ended: `word` is not released yet.
     pub(super) fn submit_work(&self, slot: u64, number: u32, program: Option<u64>, word: u64) {
         const CLASS: u32 = 0xcbc0;
         let qmd = GpuVa(0x2_04c0_0000);
@@ -174,12 +174,12 @@ impl Fake {
         self.put(ring + 0x208c, &put.to_le_bytes());
     }
 
-    /// A word that kernels release.
+    /// Returns the address of a word that kernels release.
     pub(super) fn word_of(n: u64) -> u64 {
         SEMAPHORES + 8 * n
     }
 
-    /// The kernel with this number has ended.
+    /// Ends the kernel with this number.
     pub(super) fn ended(&self, word: u64, number: u32) {
         self.put(word, &number.to_le_bytes());
     }
@@ -196,14 +196,14 @@ impl Fake {
         self.put(Self::slot_of(slot, position), &raw.to_le_bytes());
     }
 
-    /// Submissions of a channel up to this number.
+    /// Writes a channel's submissions from one number to another.
     pub(crate) fn submit(&self, slot: u64, from: u64, to: u64) {
         for number in from..=to {
             self.submit_at(slot, number - 1, number as u32);
         }
     }
 
-    /// The GPU has done them up to this number.
+    /// Completes a channel's submissions up to this number.
     pub(crate) fn done(&self, slot: u64, number: u64) {
         self.put(Self::semaphore(slot), &(number as u32).to_le_bytes());
         let get = (number % ENTRIES) as u32;
@@ -216,7 +216,7 @@ impl Fake {
         self.done(slot, to);
     }
 
-    /// The channel is destroyed and another one made in its place.
+    /// Destroys the channel, and makes another one in its place.
     pub(super) fn remake(&self, slot: u64) {
         self.put(RINGS + 0x3000 * slot, &[0; 0x3000]);
         self.put(Self::semaphore(slot), &[0; 16]);
@@ -259,10 +259,10 @@ pub(crate) struct FakeProcess {
     pub memory: Fake,
     pub image: u32,
     pub is_new: bool,
-    /// Empty for `p` and its number.
+    /// Name of the process; empty for `p` and its number.
     pub name: String,
     pub refused: bool,
-    /// A read of its memory was given up.
+    /// True once a read of its memory was given up.
     pub given_up: bool,
     pub owner: Owner,
     pub container_id: String,

@@ -21,7 +21,7 @@ use nvcap_process::procfs::mem::ReadMemory;
 const CHECKED: u32 = 8;
 /// Bytes at the end of a segment that can hold its release.
 const TAIL: u64 = 24;
-/// So many slots of a mapping are watched in which no channel was found yet.
+/// Number of slots that are watched in a mapping in which no channel was found yet.
 const FIRST_SLOTS: usize = 4;
 /// Number of times that a ring that moves on is read again.
 const TRIES: u32 = 4;
@@ -57,9 +57,9 @@ impl Readable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tracking {
     pub address: GpuVa,
-    /// The GPU's time is written behind the number.
+    /// True if the GPU's time is written behind the number.
     pub stamped: bool,
-    /// Its number counts the submissions from the channel's beginning.
+    /// True if its number counts the submissions from the channel's beginning.
     pub whole: bool,
     /// The payload of the newest entry.
     pub newest: u32,
@@ -69,7 +69,7 @@ pub(super) struct Tracking {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channel {
     pub found: FoundRing,
-    /// None where nothing proves one.
+    /// Tracking semaphore of the channel; none where nothing proves one.
     pub tracking: Option<Tracking>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Search {
     pub channels: Vec<Channel>,
     /// Pages that may hold the channels' error notifiers.
     pub notifiers: Vec<u64>,
-    /// Numbers of the channels' slots by ring, in the order of which they have their notifiers; empty where that is not known.
+    /// Numbers of the channels' slots, by ring; the notifiers lie in the order of these numbers. Empty where that is not known.
     pub slots: BTreeMap<u64, usize>,
     /// Slots in which nothing proves a channel, and that may come into use.
     pub watched: Vec<Slot>,
@@ -94,7 +94,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Its positions are those of a channel at work: one that could not be read at that moment, as its ring went on too fast.
+    /// Tells whether its positions are those of a channel at work: one that could not be read at that moment, as its ring went on too fast.
     pub(super) fn may_be_a_channel(self) -> bool {
         self.positions != 0
     }

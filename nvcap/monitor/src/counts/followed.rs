@@ -12,7 +12,7 @@ use nvcap_process::procfs::mem::ReadMemory;
 
 /// Number of reads of a channel whose newest entry does not release the tracking semaphore, before the reading counts as senseless.
 const TRIES: u32 = 3;
-/// So many readings in a row without sense, and the channel is looked for anew.
+/// Number of readings in a row without sense after which the channel is looked for anew.
 pub(super) const STRIKES: u32 = 3;
 
 /// A channel that is counted.
@@ -34,9 +34,9 @@ pub(crate) struct Followed {
     pub(super) strikes: u32,
     /// Beginning of its counting.
     pub(super) from: From,
-    /// The last reading was not taken.
+    /// True if the last reading was not taken.
     pub(super) is_unread: bool,
-    /// Searches in a row that did not prove it.
+    /// Number of searches in a row that did not prove the channel.
     pub(super) unproven: u32,
     newest: Kernels,
 }
@@ -140,7 +140,7 @@ impl Followed {
         Some([positions, entry, semaphore(0)?, semaphore(8)?])
     }
 
-    /// A search proved it again.
+    /// Goes on with the channel after a search that proved it again.
     pub(super) fn proven(self) -> Self {
         Self {
             put: u32::MAX,
@@ -150,7 +150,7 @@ impl Followed {
         }
     }
 
-    /// A search did not prove it again; it is read on all the same.
+    /// Goes on with the channel after a search that did not prove it again.
     pub(super) fn kept(self) -> Self {
         Self {
             put: u32::MAX,
@@ -210,7 +210,7 @@ impl Followed {
         self.ring == channel.found.ring && same_semaphore
     }
 
-    /// Tells whether a kernel of the newest submission still runs. To be asked when the semaphore has that submission's number.
+    /// Tells whether a kernel of the newest submission still runs. Asked when the semaphore has that submission's number.
     fn runs(
         &mut self,
         memory: &impl ReadMemory,

@@ -26,15 +26,15 @@ use watched::Watched;
 const SECOND: u64 = 1_000_000_000;
 /// Time after which a process whose memory cannot be read is tried again.
 const RETRY: u64 = 30 * SECOND;
-/// So many images of processes that have ended are remembered.
+/// Number of images of ended processes that are remembered.
 const MOST_DEPARTED: usize = 256;
-/// Once in so many readings, a forked process is checked: does it still have its parent's memory?
+/// Number of readings between two checks that a forked process still has its parent's memory.
 const HEIR_EACH: u64 = 5;
 
 /// A process that was found and cannot be opened.
 struct Shut {
     refused: Refused,
-    /// Its memory did not answer in time.
+    /// True if its memory did not answer in time.
     is_given_up: bool,
     since: u64,
     tried: u64,
@@ -47,14 +47,14 @@ pub struct HostOptions {
     pub interval: Duration,
     /// The part of a core that nvcap may use.
     pub budget: Option<f64>,
-    /// The part of a core that samples of what submissions are may take; none are taken without.
+    /// The part of a core that may be spent on samples of what submissions are; none: no samples are taken.
     pub sample: Option<f64>,
-    /// Each process has sums of its own.
+    /// True if each process has sums of its own.
     pub by_process: bool,
     /// The most keys with sums of their own. With more of them, new processes get none, and those without a process are folded, the oldest
     /// first.
     pub most: usize,
-    /// For so long the sums of what has ended are kept apart.
+    /// Time for which the sums of what has ended are kept apart.
     pub keep: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Default for HostOptions {
     }
 }
 
-/// See the module.
+/// All processes that are counted, and the sums of those that have ended.
 pub struct Host<S: System> {
     pub(crate) system: S,
     processes: BTreeMap<u32, Watched<S::Memory>>,
@@ -116,7 +116,7 @@ impl<S: System> Host<S> {
         }
     }
 
-    /// Finds and reads; how long to wait until the next time.
+    /// Finds and reads processes. Returns the time to wait until the next round.
     pub fn round(&mut self) -> Duration {
         self.rounds += 1;
         let (now, _) = self.system.clocks();
@@ -154,7 +154,7 @@ impl<S: System> Host<S> {
         }
     }
 
-    /// Nothing of a process can be read any more: it has ended, runs another program, or has given up its channels.
+    /// Deals with a process of which nothing can be read any more: it has ended, runs another program, or has given up its channels.
     fn gone(&mut self, pid: u32, now: u64) {
         let opened = match self.system.has_ended(pid) {
             true => None,
@@ -254,7 +254,7 @@ impl<S: System> Host<S> {
         }
     }
 
-    /// The process from which a new one has its channels by fork: it has the same program image and the same rings and semaphores, with the
+    /// Returns the process from which a new one has its channels by fork: it has the same program image and the same rings and semaphores, with the
     /// same contents.
     fn parent(&self, new: &Opened<S::Memory>) -> Option<u32> {
         let alike = self
@@ -268,7 +268,7 @@ impl<S: System> Host<S> {
             .map(|(pid, _)| *pid)
     }
 
-    /// Reads a process; false where it is gone, or does not have its parent's channels any more.
+    /// Reads a process. Returns false where it is gone, or does not have its parent's channels any more.
     fn read(&mut self, pid: u32) -> bool {
         let (now, _) = self.system.clocks();
         if let Some(heir) = self.processes.get(&pid).filter(|p| p.shares.is_some()) {
@@ -317,7 +317,7 @@ impl<S: System> Host<S> {
         true
     }
 
-    /// A process has ended, or runs another program: its sums stay.
+    /// Ends the counting of a process that has ended, or runs another program: its sums stay.
     fn end(&mut self, pid: u32, now: u64) {
         let Some(mut gone) = self.processes.remove(&pid) else {
             return;
@@ -368,7 +368,7 @@ impl<S: System> Host<S> {
         }
     }
 
-    /// CPU time that is not to count in the budget, ns.
+    /// Leaves this CPU time out of the budget.
     pub fn forgive(&mut self, cpu_ns: u64) {
         self.pace.forgive(cpu_ns);
     }
@@ -383,7 +383,7 @@ impl<S: System> Host<S> {
         self.processes.get(&pid).map(|p| p.key(gpu))
     }
 
-    /// Time passed in which nvcap did not run.
+    /// Adds time in which nvcap did not run, for this reason.
     pub fn was_blind(&mut self, why: &'static str, ns: u64) {
         *self.blind.entry(why).or_default() += ns;
     }
@@ -397,7 +397,7 @@ impl<S: System> Host<S> {
         self.processes.len()
     }
 
-    /// The processes that cannot be counted: those that use a GPU, and those of which nobody knows whether they do.
+    /// Returns the processes that cannot be counted: those that use a GPU, and those of which it is not known whether they do.
     pub fn refused(&self) -> BTreeMap<u32, Refused> {
         let hidden = self.system.hidden().iter();
         let mut all: BTreeMap<u32, Refused> = hidden.map(|(pid, r)| (*pid, r.clone())).collect();
@@ -406,7 +406,8 @@ impl<S: System> Host<S> {
         all
     }
 
-    /// Notes for each key since when it counts and when it last had a process, and folds the sums of those that have had none for long.
+    /// Notes for each key the time from which it counts and the time at which it last had a process, and folds the sums of those that have had none
+    /// for long.
     fn fold(&mut self, now: u64) {
         let unix_ns = self.system.unix_ns();
         for p in self.processes.values_mut().filter(|p| p.shares.is_none()) {

@@ -8,14 +8,14 @@ const AT_ONCE: f64 = 5e8;
 /// The part of the budget that is spent. The rest is for what runs between two readings: it is counted at the second one.
 const SPENT: f64 = 0.95;
 
-/// See the module.
+/// Times of the readings, by the interval and the budget of CPU time.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     interval: Duration,
     budget: Option<f64>,
     /// CPU time that may be spent, ns; if negative, so much was spent too early.
     credit: f64,
-    /// No reading was made yet.
+    /// True if no reading was made yet.
     first: bool,
     seen: (u64, u64),
     due: u64,
@@ -40,12 +40,12 @@ impl Pace {
         self.stretched
     }
 
-    /// This much CPU time, ns, was used for something else and does not count in the budget.
+    /// Leaves this CPU time, ns, out of the budget: it was used for something else.
     pub(super) fn forgive(&mut self, cpu: u64) {
         self.seen.1 += cpu;
     }
 
-    /// After a reading, at `now`, with `cpu` used so far: how long to wait for the next.
+    /// Returns the time to wait for the next reading after one at `now`, with `cpu` used so far.
     pub(super) fn next(&mut self, now: u64, cpu: u64) -> Duration {
         let (before, used) = std::mem::replace(&mut self.seen, (now, cpu));
         let interval = self.interval.as_nanos() as u64;
@@ -89,7 +89,7 @@ pub(super) struct Sampling {
 
 /// CPU time that blocks may take at once, ns.
 const BLOCKS_AT_ONCE: f64 = 2e7;
-/// Part for blocks of the time that samples may take; the other is for moments.
+/// Part of the time of samples that is for blocks; the rest is for moments.
 const FOR_BLOCKS: f64 = 0.5;
 
 impl Sampling {
@@ -100,12 +100,12 @@ impl Sampling {
         self.credit >= 0.0
     }
 
-    /// Blocks took so much CPU time.
+    /// Takes the CPU time that blocks took.
     pub(super) fn spent(&mut self, cpu: u64) {
         self.credit -= cpu as f64;
     }
 
-    /// After a moment that took `cost` ns of CPU time: how long to wait for the next one.
+    /// Returns the time to wait for the next moment after one that took `cost` ns of CPU time.
     pub(super) fn next(&mut self, cost: u64, share: f64) -> Duration {
         let cost = cost as f64;
         self.cost = match self.cost {
@@ -139,7 +139,7 @@ pub fn rest(wait: Duration, mut moment: impl FnMut() -> Option<Duration>) {
 mod tests {
     use super::*;
 
-    /// The waits where each reading takes so much CPU time, and the share of a core in all.
+    /// Makes readings that take `each` of CPU time: the share of a core that they take, and how many were delayed.
     fn share(each: u64, readings: u64) -> (f64, u64) {
         let mut pace = Pace::new(Duration::from_secs(1), Some(0.01), 0, 0);
         let (mut now, mut cpu) = (0, 0);

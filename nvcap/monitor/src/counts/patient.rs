@@ -20,7 +20,7 @@ use nvcap_process::procfs::{mem::ReadMemory, stat::Stat};
 
 /// Time that a read of a process's memory may last.
 pub const PATIENCE: Duration = Duration::from_secs(4);
-/// Looks at whether reads go on, in this time.
+/// Number of looks at whether reads go on, in the time of [`PATIENCE`].
 const LOOKS: u32 = 8;
 
 /// States of a process's reads.
@@ -62,7 +62,7 @@ struct Inner {
     opened: Mutex<BTreeMap<u32, (u64, Arc<State>)>>,
 }
 
-/// A thread of this process waits for nothing but a processor.
+/// Tells whether a thread of this process waits for nothing but a processor.
 fn wants_processor(tid: u32) -> bool {
     Stat::of_thread(std::process::id(), tid).is_ok_and(|stat| stat.state == 'R')
 }
@@ -71,11 +71,11 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory of a process. Once a read was given up, none is tried any more.
+/// Memory of a process. After a read was given up, none is tried any more.
 #[derive(Clone)]
 pub struct Patient<M> {
     memory: Arc<M>,
-    /// None where each read is waited for.
+    /// Threads that read, and the state of this process's reads; none where each read is waited for.
     readers: Option<(Readers, Arc<State>)>,
 }
 
@@ -86,7 +86,7 @@ pub struct Lent<M> {
 }
 
 impl Readers {
-    /// Readers that are waited for so long.
+    /// Makes readers that are waited for this long.
     pub fn new(patience: Duration) -> Self {
         Self(Arc::new(Inner {
             patience,

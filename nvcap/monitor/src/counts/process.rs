@@ -16,11 +16,11 @@ use nvcap_decode::wire::words::{u32_at, u64_at};
 use nvcap_process::memory::scan::{self, Place};
 use nvcap_process::procfs::mem::ReadMemory;
 
-/// Semaphores that lie so near are read together.
+/// Length of memory in which semaphores are read together, bytes.
 const TOGETHER: u64 = 4096;
-/// Comparisons of two memories at most while they go on.
+/// The most comparisons of two memories whose channels go on meanwhile.
 const TRIES: u32 = 3;
-/// So many searches in a row keep a channel that could not be proven again.
+/// Number of searches in a row for which a channel is kept that could not be proven again.
 const KEPT: u32 = 3;
 
 /// Outcome of a reading of a process.
@@ -39,14 +39,14 @@ pub(super) enum Outcome {
 struct Span {
     start: u64,
     bytes: Vec<u8>,
-    /// The last reading succeeded.
+    /// True if the last reading succeeded.
     is_read: bool,
 }
 
 /// The channels of a process.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
-    /// By the address of their USERD.
+    /// Channels by the address of their USERD.
     all: BTreeMap<u64, Followed>,
     /// Slots that may come into use.
     watched: Vec<Slot>,
@@ -66,7 +66,7 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Creates the channels of a process, none yet.
+    /// Creates the channels of a process; there are none yet.
     pub(super) fn of(shared: &Shared) -> Self {
         Self {
             decoding: Decoding::of(shared),
@@ -159,7 +159,7 @@ impl Channels {
         is_doubtful
     }
 
-    /// A channel whose ring was counted has a number that counts from its beginning.
+    /// Counts a channel by its number, which counts from the channel's beginning, instead of by its ring.
     fn goes_on_by_number(
         &mut self,
         memory: &impl ReadMemory,
@@ -185,17 +185,17 @@ impl Channels {
         self.doubts.entry(gpu).or_default().insert(why);
     }
 
-    /// Returns the reasons why the counts are not exact any more, by GPU; beside what its channels tell.
+    /// Returns the reasons why the counts are not exact any more, by GPU, beside those of each channel.
     pub(super) fn doubts(&self) -> &BTreeMap<Option<u32>, BTreeSet<Doubt>> {
         &self.doubts
     }
 
-    /// Memory that entries and semaphores may lie in is another.
+    /// Takes the memory that entries and semaphores may lie in, which has changed.
     pub(super) fn mapped(&mut self, readable: Readable) {
         self.readable = readable;
     }
 
-    /// Keeps the counts of one that is gone.
+    /// Keeps the counts of a channel that is gone.
     fn gone(&mut self, known: Option<Followed>) {
         if let Some(known) = known {
             let sums = known.count.sums();
@@ -205,15 +205,15 @@ impl Channels {
         }
     }
 
-    /// A channel is read no more: what is pending is not seen to be done.
+    /// Keeps what is pending of a channel that is read no more: it is not seen to be done.
     fn leave(&mut self, gpu: Option<u32>, count: &Count) {
         if count.how() == How::Semaphore {
             *self.left.entry(gpu).or_default() += count.pending();
         }
     }
 
-    /// Takes the number of submissions of channels that are gone which were pending at their last readings, since the last call. `all`: no
-    /// channel is read any more.
+    /// Takes the number of submissions that were pending at the last readings of channels that are gone, since the last call. `all`: no channel is
+    /// read any more.
     pub(super) fn take_left(&mut self, all: bool) -> BTreeMap<Option<u32>, u64> {
         if all {
             for followed in std::mem::take(&mut self.all).into_values() {
@@ -244,7 +244,7 @@ impl Channels {
         self.spans = ranges.into_iter().map(span).collect();
     }
 
-    /// Reads all of them.
+    /// Reads all channels.
     pub(super) fn read(&mut self, memory: &impl ReadMemory, now_ns: u64) -> Outcome {
         for span in &mut self.spans {
             span.is_read = memory.read_bytes(span.start, &mut span.bytes).is_ok();

@@ -18,7 +18,7 @@ pub struct Opened<M> {
     pub owner: Owner,
     /// Its container's id; empty where it is in none.
     pub container_id: String,
-    /// It began after nvcap: all that it has submitted counts.
+    /// True if the process began after nvcap: all that it has submitted counts.
     pub is_new: bool,
     /// Its program image, which forked processes have from their parents.
     pub image: Vec<u8>,
@@ -51,7 +51,7 @@ pub trait System {
     /// # Errors
     /// When it is gone or may not be looked into.
     fn open(&mut self, pid: u32) -> io::Result<Opened<Self::Memory>>;
-    /// Who a process is that was found and cannot be opened, for this reason.
+    /// Describes a process that was found and cannot be opened, for this reason.
     fn refused(&mut self, pid: u32, why: String) -> Refused;
     /// Processes that may not even be looked into for whether they use a GPU.
     fn hidden(&self) -> &BTreeMap<u32, Refused>;
@@ -64,7 +64,7 @@ pub trait System {
     fn areas(&mut self, pid: u32) -> io::Result<Vec<Area>>;
     /// The size of its address space, pages.
     fn pages(&mut self, pid: u32) -> u64;
-    /// It has ended.
+    /// Tells whether a process has ended.
     fn has_ended(&mut self, pid: u32) -> bool;
     /// The clock, ns, and the CPU time that nvcap has used, ns.
     fn clocks(&mut self) -> (u64, u64);

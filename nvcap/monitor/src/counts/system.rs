@@ -24,9 +24,9 @@ use nvcap_process::procfs::{
 };
 
 const SECOND: u64 = 1_000_000_000;
-/// So many of the processes that may not be looked into are asked in a round whether they have ended.
+/// Number of processes that a round asks whether they have ended, of those that may not be looked into.
 const ASKED: usize = 64;
-/// The number of no process, under which it is kept that `/proc` hides some.
+/// Key of the entry that says that `/proc` hides processes: the id of no process.
 const OTHERS: u32 = 0;
 /// Ticks of the kernel's accounting in a second.
 const TICKS: u64 = 100;
@@ -44,20 +44,20 @@ enum Finder {
 /// A process that uses a GPU.
 struct Known {
     who: Identity,
-    /// It used one when the first round looked.
+    /// True if the process used a GPU when the first round looked.
     was_there: bool,
 }
 
-/// See the module.
+/// The processes of this machine, read from `/proc`.
 pub struct Machine {
     finder: Finder,
     /// Processes that may not be looked into, whether or not they use a GPU.
     hidden: BTreeMap<u32, Refused>,
-    /// The last of them that was asked whether it has ended.
+    /// The last hidden process that was asked whether it has ended.
     asked: u32,
     /// Time at which nvcap began, in ticks since the machine's start.
     began: u64,
-    /// The threads that read memory, where a process that does not answer is given up; else each is waited for.
+    /// Threads that read memory, where a process that does not answer is given up; none where each is waited for.
     readers: Option<Readers>,
 }
 
@@ -111,7 +111,7 @@ impl Machine {
         }
     }
 
-    /// Who a process is, and whether all that it has submitted is new.
+    /// Tells who a process is, and whether all that it has submitted is new.
     fn about(&mut self, pid: u32, start: u64) -> (Identity, bool) {
         // In the same tick, too: what it did before that is less than a tick's.
         let began_since = start >= self.began;
@@ -130,7 +130,7 @@ impl Machine {
         }
     }
 
-    /// Forgets those of the hidden processes that have ended; each of them is asked once in some rounds.
+    /// Forgets those of the hidden processes that have ended. Each of them is asked once in some rounds.
     fn forget_ended(&mut self) {
         let after = |pid: u32| (Bound::Excluded(pid), Bound::<u32>::Unbounded);
         let next = self.hidden.range(after(self.asked)).take(ASKED);

@@ -42,7 +42,7 @@ impl Test {
         }
     }
 
-    /// A second later.
+    /// Counts a second later.
     pub(super) fn round(&mut self) -> View {
         self.host.system.now += SECOND;
         self.host.round();

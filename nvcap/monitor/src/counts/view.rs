@@ -31,11 +31,11 @@ pub struct Refused {
     pub user: String,
     /// Reason why it cannot be looked into.
     pub why: String,
-    /// It uses a GPU. Of the others nobody knows whether they do.
+    /// True if the process is known to use a GPU.
     pub uses_gpu: bool,
 }
 
-/// So many of those that cannot be looked into are named in a message.
+/// The most processes that a message names as not to be looked into.
 pub const NAMED: usize = 8;
 
 /// Returns text on those that cannot be looked into, by name: the ones that use a GPU first.
@@ -81,10 +81,10 @@ pub struct Key {
     pub instance: Option<u32>,
 }
 
-/// Sums, and since when.
+/// Sums, and the time from which they count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// All of them.
+    /// The sums.
     pub sums: Sums,
     /// Time at which they were 0, ns since the epoch.
     pub created_unix_ns: u64,
@@ -106,7 +106,7 @@ pub struct Folded {
 pub enum LastSeen {
     /// At work.
     Busy,
-    /// Not all of its channels may have been found, or not all that they did be counted.
+    /// Not all of its channels may have been found, or not all that they did may have been counted.
     Searched,
     /// All that was known of was done.
     Idle,
@@ -126,13 +126,13 @@ impl LastSeen {
 /// Counts of a process's channels on one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct GpuView {
-    /// Since counting began.
+    /// Sums since counting began.
     pub sums: Sums,
-    /// Since the channels' beginnings, where that is known of all.
+    /// Sums since the channels' beginnings, where that is known of all.
     pub in_all: Option<Sums>,
-    /// Submitted and not done.
+    /// Number of submissions that are not done.
     pub pending: u64,
-    /// Pending submissions that the GPU has not fetched.
+    /// Number of pending submissions that the GPU has not fetched.
     pub unfetched: u64,
     /// Age of the oldest pending submission.
     pub oldest: Option<Age>,
@@ -142,7 +142,7 @@ pub struct GpuView {
     pub states: [u64; State::ALL.len()],
     /// Numbers of the errors after which the driver has stopped channels.
     pub errors: BTreeSet<u32>,
-    /// Channels that are counted by GP_GET and GP_PUT.
+    /// Number of channels that are counted by GP_GET and GP_PUT.
     pub by_ring: u64,
     /// Reasons why the counts are not exact; none where they are.
     pub doubts: BTreeSet<Doubt>,
@@ -172,11 +172,11 @@ pub struct ProcessView {
     pub began_unix_ns: u64,
     /// Time at which counting began, ns since the epoch.
     pub since_unix_ns: u64,
-    /// It has the channels of this other process, with which they are counted.
+    /// The other process that counts these channels, where both have the same in their memory.
     pub shares: Option<u32>,
-    /// By GPU.
+    /// Counts by GPU.
     pub gpus: BTreeMap<Option<u32>, GpuView>,
-    /// It has sums of its own.
+    /// True if the process has sums of its own.
     pub has_series: bool,
 }
 
@@ -217,7 +217,7 @@ pub struct View {
     pub container_ids: BTreeMap<Owner, String>,
     /// Estimates from samples, by key.
     pub sampled: BTreeMap<Key, Sampled>,
-    /// For each engine of a GPU, the share of the last minute in which it had work.
+    /// Share of the last minute in which each engine of a GPU had work.
     pub busy: BTreeMap<Unit, Share>,
     /// Moments that were looked at, and those with work.
     pub moments: Moments,
@@ -233,17 +233,17 @@ pub struct View {
     pub left: BTreeMap<Key, u64>,
     /// Time in which submissions may have passed unseen, by reason, ns.
     pub blind_ns: BTreeMap<&'static str, u64>,
-    /// Who had the GPUs, where that is asked of the driver.
+    /// Holders of the GPUs, where the driver is asked for them.
     pub shares: Option<Shares>,
     /// CPU time of nvcap, ns.
     pub cpu_ns: u64,
-    /// Number of refused processes whose memory did not answer in time: nobody waits for it any more.
+    /// Number of refused processes whose memory did not answer in time, and is not waited for any more.
     pub given_up: usize,
-    /// Readings that were later than asked for, to keep the budget.
+    /// Number of readings that were delayed to keep the budget.
     pub stretched: u64,
 }
 
-/// The same moment on two clocks.
+/// A moment, on two clocks.
 pub(super) struct Clocks {
     pub now: u64,
     pub unix_ns: u64,
@@ -319,7 +319,7 @@ impl GpuView {
         self.doubts.extend(&other.doubts);
     }
 
-    /// Its channels.
+    /// Returns the number of channels.
     pub fn channels(&self) -> u64 {
         self.states.iter().sum()
     }

@@ -219,7 +219,7 @@ impl<'a> OfLook<'a> {
     }
 }
 
-/// Semaphores, of two words each.
+/// Puts recorded semaphores, of two words each, into `values`.
 fn read(values: &mut Values, stamps: &Stamps) {
     for [low, high] in stamps.stamps.as_chunks().0 {
         let value = u64::from(low.payload) | u64::from(high.payload) << 32;
@@ -250,7 +250,7 @@ fn process(look: &record::ProcessSnapshot, name: &str) -> ProcessReport {
 }
 
 impl OfProcess {
-    /// A later decoder may need those that this look did not.
+    /// Returns the memory images of the process, also where this look needed none: a later decoder may.
     fn qmd_copies(&self, qmd_copies: fn(u32) -> Vec<QmdCopy>) -> Vec<QmdCopy> {
         let needed = self.qmd_copies.clone();
         needed.unwrap_or_else(|| qmd_copies(self.snapshot.pid))

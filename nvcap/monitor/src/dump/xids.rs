@@ -8,23 +8,23 @@ pub use nvcap_process::xids::Xids;
 
 /// Nanoseconds of a clock tick (USER_HZ is 100).
 const TICK_NS: u64 = 10_000_000;
-/// The kernel's clocks do not begin at quite the same moment.
+/// Longest time between the begins of the kernel's clocks, ns.
 const BEGIN_NS: u64 = 2_000_000_000;
-/// The kernel sets its other clocks right by this part at most (500 ppm); the log's clock is not set.
+/// Divisor of a time that gives the most by which the kernel's other clocks are set right in it (500 ppm); the log's clock is not set.
 const DRIFT: u64 = 2000;
 /// Begin of a process, by the kernel log's clock. That clock stands still while the machine sleeps, and drifts; a process's
 /// start is counted by one that does neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Began {
-    /// Not before this.
+    /// Earliest time at which the process can have begun, ns.
     earliest: u64,
-    /// Not after this, but for the drift.
+    /// Latest time at which the process can have begun, but for the drift, ns.
     latest: u64,
 }
 
 impl Began {
-    /// A process of this start, where `boottime` and `monotonic` are the kernel's clocks now. How much of their difference, the
-    /// time that the machine slept, was before the start is not known: none to all of it.
+    /// Makes the begin of a process from its start, where `boottime` and `monotonic` are the kernel's clocks now. Their difference is the time that
+    /// the machine slept; it is not known how much of that was before the start.
     fn new(start_ticks: u64, boottime: u64, monotonic: u64) -> Self {
         let latest = start_ticks.saturating_mul(TICK_NS);
         let slept = boottime.saturating_sub(monotonic);
@@ -53,8 +53,8 @@ pub(super) fn of_log(log: &mut Xids) -> Vec<Xid> {
     all.filter_map(|xid| exceptions.joined(xid)).collect()
 }
 
-/// Returns the messages about a process with these channels, each with the channels that it may be about, and a note where one may be
-/// from before the process began. One that surely is, is another's that had the same id or GPU.
+/// Returns the messages about a process with these channels, each with the channels that it may be about, and a note where one may be from before the
+/// process began. A message that surely is from before is left out: it is about another process that had the same id or GPU.
 pub(super) fn of_process(
     all: &[Xid],
     pid: u32,
@@ -83,8 +83,8 @@ fn since(
     (found, note)
 }
 
-/// The message, where it is about the process that has these channels, with those of them that it may be about: every process of
-/// the GPU where it is about the whole GPU, else the process that it names, else that which has the channel.
+/// Returns the message with the channels that it may be about, where it is about the process that has `mine`. A message about the whole GPU is about
+/// every process of that GPU; any other, about the process that it names, else about the one that has the channel.
 fn about(xid: &Xid, pid: u32, mine: &[&ChannelState]) -> Option<Xid> {
     let mut xid = xid.clone();
     // Without the driver's list of GPUs, the process's id must do.

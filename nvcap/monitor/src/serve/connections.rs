@@ -14,13 +14,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 
-/// Connections at a time.
+/// The most connections at a time.
 const MOST_CONNECTIONS: usize = 64;
-/// Bytes of a request at most, with those of its TLS.
+/// The most bytes of a request, with those of its TLS.
 const LONGEST_REQUEST: u64 = 64 << 10;
 /// Time for the head of a request, or a TLS handshake.
 const HEAD: Duration = Duration::from_secs(20);
-/// Time in which a client may take nothing of its answer.
+/// Longest time in which a client takes nothing of its answer.
 const UNREAD: Duration = Duration::from_secs(10);
 /// Time for which metrics are waited for.
 const METRICS: Duration = Duration::from_secs(10);
@@ -81,7 +81,7 @@ struct Taken {
 struct Moves {
     /// Step at which its client last sent or took something.
     last: AtomicU64,
-    /// Its answer is being made: it does not wait for its client.
+    /// True while its answer is being made: it does not wait for its client.
     works: AtomicBool,
 }
 
@@ -94,8 +94,8 @@ impl Places {
         self.steps.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A place for a new connection. Where `most` are taken, the one whose client has done nothing for the longest time gives way, those
-    /// last whose answers are being made.
+    /// Takes a place for a new connection. Where `most` are taken, the one whose client has done nothing for the longest time gives way; those whose
+    /// answers are being made do so last.
     pub(super) fn take(self: &Arc<Self>, most: usize) -> Place {
         let number = self.step();
         let moves = Arc::new(Moves {
@@ -128,7 +128,7 @@ impl Places {
         }
     }
 
-    /// Says how the connection of a place is ended, if it is still there.
+    /// Gives a place the handle that ends its connection, if it is still there.
     pub(super) fn may_end(&self, number: u64, end: AbortHandle) {
         if let Some(taken) = self.all().get_mut(&number) {
             taken.end = Some(end);
@@ -145,7 +145,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Says whether an answer is being made.
+    /// Notes whether an answer is being made.
     pub(super) fn works(&self, works: bool) {
         self.moves.works.store(works, Ordering::Relaxed);
         self.moved();
@@ -168,9 +168,9 @@ pub(super) struct Bounded<S> {
     stream: S,
     place: Arc<Place>,
     limits: Limits,
-    /// Bytes that came.
+    /// Number of bytes that came.
     came: u64,
-    /// Ends the connection; there is one while the client takes nothing.
+    /// Timer that ends the connection, while the client takes nothing.
     unread: Option<Pin<Box<Sleep>>>,
 }
 
@@ -263,7 +263,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
 mod tests {
     use super::*;
 
-    /// Whoever did nothing for the longest time gives way; those whose answers are made, last.
+    /// The connection that did nothing for the longest time gives way; those whose answers are made, last.
     #[test]
     fn who_gives_way() {
         let places = Arc::new(Places::default());

@@ -1,4 +1,4 @@
-//! The HTTP server: routes, and who may ask for what. What is answered comes from outside ([`Answers`]).
+//! The HTTP server: routes, and the rights that each needs. The answers come from outside ([`Answers`]).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -32,9 +32,9 @@ const JSON: &str = "application/json";
 
 /// Answers of the server. Called on threads that may block, but for [`Answers::health`].
 pub trait Answers: Send + Sync + 'static {
-    /// The metrics, as text of OpenMetrics.
+    /// Returns the metrics, as text of OpenMetrics.
     fn metrics(&self) -> String;
-    /// The same in Prometheus's own format.
+    /// Returns the metrics in Prometheus's own format.
     fn families(&self) -> Vec<u8>;
     /// Tells whether counting goes on; if not, why. Never blocks.
     ///
@@ -58,16 +58,16 @@ pub trait Answers: Send + Sync + 'static {
 pub enum NoDump {
     /// No such process, or none that uses a GPU.
     NotThere(String),
-    /// It could not be looked at.
+    /// The process could not be looked at.
     Failed(String),
 }
 
-/// Who may ask for what.
+/// Rights that a client needs.
 #[derive(Clone, Debug, Default)]
 pub struct Rights {
     /// Token that a request must show.
     pub token: Option<Token>,
-    /// Metrics too are for those alone who show it.
+    /// True if metrics, too, are given to those alone who show it.
     pub metrics_too: bool,
 }
 
@@ -85,7 +85,7 @@ impl std::fmt::Debug for Token {
 pub(crate) const SHORTEST_TOKEN: usize = 16;
 
 impl Token {
-    /// From the text of its file: the first line.
+    /// Reads it from the text of its file: the first line.
     ///
     /// # Errors
     /// When it is too short to be a secret, or cannot stand in a header.
@@ -117,9 +117,9 @@ struct Served<A> {
     answers: A,
     rights: Rights,
     limits: Limits,
-    /// Threads for metrics that are free.
+    /// Permits for threads that make metrics.
     metrics: Arc<Semaphore>,
-    /// Threads for reports that are free.
+    /// Permits for threads that make reports.
     reports: Arc<Semaphore>,
 }
 
@@ -292,7 +292,7 @@ async fn answer<B, A: Answers>(request: &Request<B>, served: Arc<Served<A>>) -> 
     }
 }
 
-/// Answer that a thread makes of the counts, within the time for it.
+/// Lets a thread make an answer of the counts, within the time for it.
 async fn made<A: Answers>(served: Arc<Served<A>>, what: fn(&A) -> Answer) -> Answer {
     let limit = served.limits.metrics;
     let making = async move {
@@ -422,7 +422,7 @@ mod tests {
         })
     }
 
-    /// Whoever asks for Prometheus's own format gets it, all others text.
+    /// A client that asks for Prometheus's own format gets it, all others text.
     #[test]
     fn formats_of_metrics() {
         for (accept, kind, body) in [

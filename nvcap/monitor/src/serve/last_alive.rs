@@ -1,4 +1,4 @@
-//! Time at which nvcap was last alive, in a file: the next one that starts knows by it for how long nobody counted.
+//! Time at which nvcap was last alive, in a file by which the next one that starts knows for how long nothing was counted.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use nvcap_show::output::file;
 /// Time between two writes of the file, ns.
 const EACH: u64 = 10_000_000_000;
 
-/// So many bytes it has at most.
+/// Number of bytes of the file that are read; one that has as many is not nvcap's own.
 const LONGEST: u64 = 64;
 
 /// Words before the time.
@@ -44,7 +44,7 @@ impl LastAlive {
         Ok((file, gap))
     }
 
-    /// nvcap is still alive: writes the time, if it is due.
+    /// Writes that nvcap is still alive, if that is due.
     ///
     /// # Errors
     /// When the file cannot be written.

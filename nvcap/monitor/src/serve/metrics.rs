@@ -22,17 +22,17 @@ use crate::counts::view::{GpuView, Key, View};
 /// Xids by code, and the GPU and owner of the process that they are about.
 pub type Errors = BTreeMap<(Key, u32), u64>;
 
-/// The living processes of each series, joined to one.
+/// The living processes of each series, summed up.
 type Now<'a> = BTreeMap<&'a Key, GpuView>;
 
-/// The metrics of a reading, as text of OpenMetrics.
+/// Returns the metrics of a reading, as text of OpenMetrics.
 pub fn metrics(view: &View, errors: Option<&Errors>, constants: &Constants) -> String {
     let mut text = Text::default();
     write(&mut text, view, errors, constants);
     text.end()
 }
 
-/// The same in Prometheus's own format.
+/// Returns the metrics of a reading in Prometheus's own format.
 pub fn families(view: &View, errors: Option<&Errors>, constants: &Constants) -> Vec<u8> {
     let mut families = Families::default();
     write(&mut families, view, errors, constants);
@@ -173,7 +173,7 @@ fn channel_errors(text: &mut impl Writer, errors: &Errors, constants: &Constants
     }
 }
 
-/// Joins the living processes of each series.
+/// Sums up the living processes of each series.
 fn joined(view: &View) -> Now<'_> {
     let mut now = Now::new();
     for (key, of) in &view.live {
@@ -256,7 +256,7 @@ mod tests {
         of.map(|(_, value)| value).sum()
     }
 
-    /// 2,000 processes in 100 containers: a series for each container; by process no more than so many, and the same sum.
+    /// 2,000 processes in 100 containers have a series for each container; by process there are no more than the bound, and the sum is the same.
     #[test]
     fn two_thousand_processes() {
         for (by_process, series) in [(false, 100), (true, 1050)] {

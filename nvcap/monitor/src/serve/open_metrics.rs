@@ -85,7 +85,7 @@ impl Text {
         let _ = writeln!(self.out, " {value}");
     }
 
-    /// All of it.
+    /// Returns the whole text.
     pub(super) fn end(mut self) -> String {
         self.out.push_str("# EOF\n");
         self.out

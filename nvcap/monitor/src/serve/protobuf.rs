@@ -93,7 +93,7 @@ struct Histogram {
     zero_count: Option<u64>,
     #[prost(message, repeated, tag = "12")]
     positive_span: Vec<Span>,
-    /// Each bucket's count, less that of the one before.
+    /// Differences of the buckets' counts, each from the one before.
     #[prost(sint64, repeated, tag = "13")]
     positive_delta: Vec<i64>,
     #[prost(message, optional, tag = "15")]
@@ -238,7 +238,7 @@ impl Families {
         }
     }
 
-    /// All of it.
+    /// Returns all messages.
     pub(super) fn end(mut self) -> Vec<u8> {
         self.put();
         self.out
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// Read back: names with their endings, labels that have a value, and buckets as they were.
+    /// Messages read back have names with their endings, labels that have a value, and buckets as they were.
     #[test]
     fn families() {
         let mut all = Families::default();

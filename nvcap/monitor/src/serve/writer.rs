@@ -25,8 +25,8 @@ pub(super) trait Writer {
     fn gauge(&mut self, labels: &Labels<'_>, value: f64);
     /// A counter's value, and when it was 0 (seconds since the epoch).
     fn counter(&mut self, labels: &Labels<'_>, value: f64, created: f64);
-    /// Times in buckets, and since when (seconds since the epoch).
+    /// Writes times in buckets, and the time from which they count (seconds since the epoch).
     fn histogram(&mut self, labels: &Labels<'_>, delays: &Delays, created: f64);
-    /// Facts that never change, as labels.
+    /// Writes facts that never change, as labels.
     fn info(&mut self, labels: &Labels<'_>);
 }

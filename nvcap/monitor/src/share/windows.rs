@@ -7,7 +7,7 @@ use nvcap_decode::record::{At, MOST_TOLD, Record, Switches};
 use nvcap_decode::switches::{Reading, Scope, Told, Who};
 use nvcap_process::rm::Error;
 
-/// Processes that are remembered as told.
+/// The most processes that are remembered as told of.
 const MOST_NAMED: usize = 1 << 16;
 
 /// News of a GPU since the last window.
@@ -26,7 +26,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// The windows from now on.
+    /// Begins the windows now.
     ///
     /// # Errors
     /// When the driver does not tell a GPU's time.
@@ -44,7 +44,7 @@ impl Windows {
         Ok(Self { share, gpus })
     }
 
-    /// Takes what there is. A window should be taken soon where this returns true: there is much.
+    /// Reads what the driver has recorded. Returns true where there is so much that a window should be taken soon.
     ///
     /// # Errors
     /// When the driver refuses.

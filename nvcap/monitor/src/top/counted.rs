@@ -1,4 +1,4 @@
-//! The exact count of what a process has submitted, reading by reading: what a trace of it that may lack something is held against. Pure.
+//! Exact counts of what a process has submitted, reading by reading, with which a trace of it is compared that may lack something. Pure.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ const LAG: u64 = 3_000_000_000;
 /// Readings that are kept, beside the first.
 const MOST: usize = 4096;
 
-/// See the module.
+/// Exact counts of what a process has submitted, reading by reading.
 #[derive(Debug, Default)]
 pub struct Counted {
     first: Option<(u64, u64)>,

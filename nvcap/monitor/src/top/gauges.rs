@@ -6,14 +6,14 @@ use crate::counts::detail::busy::Moments;
 
 /// Steps that are kept.
 const STEPS: usize = 60;
-/// A share is of so many moments at least, where there are so many.
+/// Number of moments that a share is of at least, where there are as many.
 const LEAST: u64 = 20;
 /// Heights of a line of history, the least first.
 const HEIGHTS: [char; 8] = [
     '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}',
 ];
 
-/// A GPU, or what a process has on it.
+/// Process and GPU that a share is of; the whole GPU where there is no process.
 pub(super) type Of = (Option<u32>, Option<u32>);
 
 /// Moments of a step, and those with work.
@@ -23,7 +23,7 @@ struct Step {
     works: u64,
 }
 
-/// See the module.
+/// Shares of the time for which GPUs and processes were at work, step by step.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     before: Moments,
@@ -70,7 +70,7 @@ impl Gauges {
         self.looks = all;
     }
 
-    /// The share of late: of the last step, and of those before as far as it takes to have enough moments.
+    /// Returns the share of late: of the last step, and of as many before it as are needed to have enough moments.
     pub(super) fn share(&self, of: Of) -> Option<f64> {
         let (mut all, mut works) = (0, 0);
         for step in self.steps.get(&of)?.iter().rev() {
@@ -83,7 +83,7 @@ impl Gauges {
         (all > 0).then(|| works as f64 / all as f64)
     }
 
-    /// A line of the last steps; blank where there was no moment.
+    /// Returns the last steps as a line; blank where there was no moment.
     pub(super) fn history(&self, of: Of, steps: usize) -> String {
         let Some(kept) = self.steps.get(&of) else {
             return String::new();
@@ -100,7 +100,7 @@ impl Gauges {
         kept.iter().skip(first).map(height).collect()
     }
 
-    /// The GPUs, and who is at work there. `name`: that of a process.
+    /// Returns the gauges of the GPUs, with the processes at work there. `name` gives that of a process.
     pub(super) fn gpus(&self, name: impl Fn(u32) -> String) -> Vec<Gauge> {
         let gpus = self.steps.keys().filter(|(pid, _)| pid.is_none());
         let gauge = |(_, gpu): &Of| {
@@ -122,7 +122,7 @@ impl Gauges {
     }
 }
 
-/// The moments at which it was at work.
+/// Returns the number of moments at which it was at work.
 fn works(looks: &Moments, (pid, gpu): Of) -> u64 {
     let known = match pid {
         Some(pid) => looks.processes.get(&(pid, gpu)),

@@ -47,7 +47,7 @@ pub(crate) const CHANNELS: &[Column] = &[
 /// Steps in the column of the history.
 const HISTORY: usize = 12;
 
-/// Who a process is, beside what the counts say.
+/// Identity of a process, beside what the counts say.
 #[derive(Clone, Debug, Default)]
 pub struct Who {
     /// Its user.
@@ -65,9 +65,9 @@ pub struct Reading {
     pub view: View,
     /// Channels of each process.
     pub channels: BTreeMap<u32, Vec<ChannelView>>,
-    /// Who the processes are.
+    /// Identities of the processes.
     pub who: BTreeMap<u32, Who>,
-    /// All processes that were named have ended.
+    /// True if all processes that were named have ended.
     pub is_over: bool,
 }
 
@@ -113,7 +113,7 @@ fn submitted(reading: &Reading) -> BTreeMap<RowId, u64> {
 }
 
 impl Live {
-    /// Nothing has been read. What has waited for so long may hang.
+    /// Begins without a reading. A channel whose work has waited for `hang_ns` may hang.
     pub fn new(hang_ns: u64) -> Self {
         Self {
             hang_ns,
@@ -150,7 +150,7 @@ impl Live {
         })
     }
 
-    /// A text: how many moments the shares of the last step are of.
+    /// Returns text that says how many moments the shares of the last step are of.
     pub fn looks(&self) -> String {
         let looks = plural_of(self.gauges.looks, "look", "looks");
         format!("at work: share of {looks} since the last reading")
@@ -183,7 +183,7 @@ impl Live {
         (waits && oldest >= self.hang_ns).then_some(oldest)
     }
 
-    /// A line on the whole host.
+    /// Returns a line on the whole host.
     pub fn head(&self) -> String {
         let view = &self.now.view;
         let second = view.unix_ns / 1_000_000_000 % 86_400;
@@ -218,7 +218,7 @@ impl Live {
         line
     }
 
-    /// Who is not shown, and why.
+    /// Returns text on the processes that are not shown, and why.
     pub fn missing(&self) -> Option<String> {
         let others = self.now.view.refused.len();
         (others > 0).then(|| {
@@ -296,7 +296,7 @@ impl Live {
         }
     }
 
-    /// The longest wait of a process's channels on a GPU that may hang. Each channel is asked, for one that works would hide another one.
+    /// Returns the longest wait of a process's channels on a GPU that may hang. Each channel is asked, for one that works would hide another one.
     fn suspect_of(&self, pid: u32, gpu: Option<u32>) -> Option<u64> {
         let channels = self.now.channels.get(&pid)?;
         let on_it = channels.iter().filter(|c| c.gpu == gpu);

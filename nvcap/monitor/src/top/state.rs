@@ -22,7 +22,7 @@ pub enum Screen {
 }
 
 impl Screen {
-    /// All of them.
+    /// All screens.
     pub(crate) const ALL: [Self; 4] =
         [Self::Processes, Self::Channels, Self::Kernels, Self::Copies];
 
@@ -62,7 +62,7 @@ pub struct Replay {
     pub at_ns: u64,
 }
 
-/// See the module.
+/// State of the display: what the user sees and has asked for.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The screen.
@@ -71,21 +71,21 @@ pub struct State {
     pub of: Option<(u32, String)>,
     /// Text that rows must have.
     pub filter: String,
-    /// The filter is being written.
+    /// True while the filter is being written.
     pub is_writing: bool,
-    /// Help is shown.
+    /// True if help is shown.
     pub helps: bool,
-    /// Nothing new is shown; a recording is paused.
+    /// True if nothing new is shown; a recording is paused.
     pub is_paused: bool,
-    /// Rows that may hang come first.
+    /// True if rows that may hang come first.
     pub suspects_first: bool,
-    /// A recording is shown.
+    /// Moment of the recording that is shown; none of running processes.
     pub replay: Option<Replay>,
-    /// Sums are of the last `last_ns`, else of all from the beginning.
+    /// True if sums are of the last `last_ns`, else they are of all from the beginning.
     pub is_of_last: bool,
     /// The length of that time, ns.
     pub last_ns: u64,
-    /// The GPU's times are known: kernels are sorted by them.
+    /// True if the GPU's times are known: kernels are sorted by them.
     pub has_times: bool,
     /// Order of each screen's rows, where the user has chosen it.
     orders: [Option<Order>; 4],
@@ -155,7 +155,7 @@ impl State {
         }
     }
 
-    /// The part of the trace that sums are of, from its beginning, ns. `newest`: how long it lasts until now.
+    /// Returns the part of the trace that sums are of, from its beginning, ns. `newest`: how long it lasts until now.
     pub fn span(&self, newest: u64) -> (u64, u64) {
         let to = self.replay.map_or(newest, |r| r.at_ns);
         match self.is_of_last {
@@ -164,7 +164,7 @@ impl State {
         }
     }
 
-    /// Time passed; a recording that plays goes on.
+    /// Lets time pass: a recording that plays goes on.
     pub fn passed(&mut self, ns: u64) {
         if let (Some(replay), false) = (&mut self.replay, self.is_paused) {
             replay.at_ns = replay.at_ns.saturating_add(ns).min(replay.length_ns);
@@ -184,7 +184,7 @@ impl State {
         self.first = 0;
     }
 
-    /// Goes to a screen. From the screen of processes, it becomes the screen of the chosen row's process.
+    /// Goes to a screen. From the screen of processes, that becomes the screen of the chosen row's process.
     fn show_of_row(&mut self, screen: Screen, rows: &[&Row]) {
         if self.screen == Screen::Processes {
             let row = rows.get(self.chosen(rows));
@@ -209,7 +209,7 @@ impl State {
         }
     }
 
-    /// A key. `table`: what is on the screen.
+    /// Takes a key. `table` is what is on the screen.
     pub fn key(&mut self, key: KeyEvent, table: &Table) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Draw;

@@ -6,10 +6,10 @@ use nvcap_show::output::names::pid_name;
 use nvcap_show::output::style::Plain;
 use nvcap_show::output::units::{Bytes, Nanoseconds};
 
-/// By what a cell is sorted.
+/// Value by which a cell is sorted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rank {
-    /// It is not known: behind all others.
+    /// Not known: behind all others.
     None,
     /// A number.
     Number(f64),
@@ -35,7 +35,7 @@ impl Cell {
         }
     }
 
-    /// A text, without characters that could do something to the terminal.
+    /// Creates the cell of a text, without characters that could do something to the terminal.
     pub(crate) fn text(text: &str) -> Self {
         match text {
             "" => Self::none(),
@@ -46,7 +46,7 @@ impl Cell {
         }
     }
 
-    /// A number, shown so.
+    /// Creates the cell of a number, with the text that is shown for it.
     pub(crate) fn shown(text: impl ToString, rank: f64) -> Self {
         Self {
             text: text.to_string(),
@@ -84,12 +84,12 @@ impl Cell {
         Self::shown(Bytes(n as f64), n as f64)
     }
 
-    /// The same number as the least that it may be, where something of it is missing.
+    /// Marks the number as the least that it may be, where something of it is missing.
     pub(crate) fn at_least(self, is_part: bool) -> Self {
         self.marked(is_part, ">=")
     }
 
-    /// The same number with a mark before it, where it is known.
+    /// Puts a mark before the number, where it is known.
     pub(crate) fn marked(mut self, is_marked: bool, mark: &str) -> Self {
         if is_marked && matches!(self.rank, Rank::Number(_)) {
             self.text.insert_str(0, mark);
@@ -103,16 +103,16 @@ impl Cell {
 pub struct Column {
     /// Its heading.
     pub name: &'static str,
-    /// Its width; 0: what is left of the line.
+    /// Its width; 0 for what is left of the line.
     pub width: u16,
-    /// Texts stand at the left and are sorted from A, numbers at the right and from the greatest.
+    /// True for a column of texts, which stand at the left and are sorted from A; numbers stand at the right and are sorted from the greatest.
     pub is_text: bool,
-    /// Columns of a greater number are left out before others where a line is too narrow; 0: as the last ones.
+    /// Number by which columns are left out where a line is too narrow: the greatest first, 0 last.
     pub spare: u8,
 }
 
 impl Column {
-    /// The same column, which a narrow terminal leaves out before those of a lesser number.
+    /// Returns the same column with this number, by which a narrow terminal leaves it out.
     pub(crate) const fn spare(self, spare: u8) -> Self {
         Self { spare, ..self }
     }
@@ -150,9 +150,9 @@ pub struct Row {
     pub pid: u32,
     /// The process's name.
     pub name: String,
-    /// By column.
+    /// Cells by column.
     pub cells: Vec<Cell>,
-    /// The row may hang: its oldest pending submission has waited for so long, ns.
+    /// Time for which its oldest pending submission has waited, ns, if the row may hang.
     pub suspect: Option<u64>,
 }
 
@@ -169,7 +169,7 @@ pub struct Table {
     pub part: String,
 }
 
-/// Columns of a line that a column of any width needs at least.
+/// Least width of the column that has what is left of the line.
 const LEAST_WIDTH: u16 = 16;
 
 /// Order of rows.
@@ -177,7 +177,7 @@ const LEAST_WIDTH: u16 = 16;
 pub(crate) struct Order {
     /// The column.
     pub column: usize,
-    /// The other way round.
+    /// True for the other way round.
     pub reversed: bool,
 }
 
@@ -202,8 +202,8 @@ fn compare(a: Option<&Cell>, b: Option<&Cell>, column: Column) -> Ordering {
 }
 
 impl Table {
-    /// The columns that a line of this width shows, by number: those of least value are left out as a whole. The column that the rows are sorted by
-    /// stays, and so does the first one.
+    /// Returns the numbers of the columns that a line of this width shows: those of least value are left out as a whole. The column that the rows are
+    /// sorted by stays, and so does the first one.
     pub(crate) fn fitting(&self, width: usize, sorted: usize) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let of = |at: &usize| self.columns.get(*at);

@@ -13,7 +13,7 @@ use nvcap_show::output::gpu_time::work::{self, Done, Entries, What};
 use nvcap_show::output::names::is_timed;
 use nvcap_show::output::{Detail, Sink};
 
-/// A step at first, ns.
+/// Length of a step at first, ns.
 const STEP: u64 = 100_000_000;
 /// The most steps that are kept. When there are more, each becomes twice as long.
 const MOST_STEPS: usize = 4096;
@@ -44,14 +44,14 @@ pub(crate) struct Channel {
     entries: Option<u32>,
 }
 
-/// A work: a kernel of a process, or a kind of copy.
+/// A unit of work: a kernel of a process, or a kind of copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     /// Process that does it.
     pub pid: u32,
     /// Its name.
     pub text: String,
-    /// It is a copy.
+    /// True if the work is a copy.
     pub is_copy: bool,
 }
 
@@ -60,24 +60,24 @@ pub(crate) struct Work {
 pub(crate) struct Flow {
     /// Submissions.
     pub submissions: u64,
-    /// Their bytes.
+    /// Bytes of the submissions.
     pub bytes: u64,
     /// Launches.
     pub launches: u64,
     /// Copies.
     pub copies: u64,
-    /// Submissions whose end is known.
+    /// Number of submissions whose end is known.
     pub timed: u64,
-    /// Submissions that ended in this step.
+    /// Number of submissions that ended in this step.
     pub ended: u64,
     /// Number of entries that the GPU had not fetched at the last submission.
     pub unfetched: Option<u32>,
-    /// The time that the GPU worked, ns: of the works whose time is known.
+    /// Time for which the GPU worked, ns, as far as it is known.
     pub gpu_ns: u64,
-    /// Launches and copies, those of an entry as one, and how many of these have no known time.
+    /// Number of launches and copies, those of an entry as one; and of those without a known time.
     pub works: u64,
     pub untimed: u64,
-    /// Entries that were not read, or not whole: what they did is in none of these numbers.
+    /// Number of entries that were not read, or not whole: what they did is in none of these numbers.
     pub unread: u64,
 }
 
@@ -88,9 +88,9 @@ pub(crate) struct Spent {
     pub count: u64,
     /// Number of these that have a known duration.
     pub timed: u64,
-    /// Their time, ns.
+    /// Time of those that have a known duration, ns.
     pub ns: u64,
-    /// Their bytes.
+    /// Bytes of those that have a known duration.
     pub timed_bytes: u64,
     /// Bytes of all.
     pub bytes: u64,
@@ -121,8 +121,8 @@ impl Spent {
         self.bytes += other.bytes;
     }
 
-    /// Returns the time that those took whose duration is known: at least that of all. Those that are not timed are no sample like the
-    /// others (the time stamps of the shortest are the first that are overwritten), so that nothing is concluded of them.
+    /// Returns the time of those whose duration is known: the least that all can have taken. Nothing is concluded of the others, for they are no
+    /// sample like these (the time stamps of the shortest are the first that are overwritten).
     pub(crate) fn known_ns(&self) -> Option<u64> {
         (self.timed > 0).then_some(self.ns)
     }
@@ -131,9 +131,9 @@ impl Spent {
 /// A step of time, or several.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Step {
-    /// By channel.
+    /// Work by channel.
     pub channels: HashMap<ChannelId, Flow>,
-    /// By number of the work.
+    /// Cost by number of the work.
     pub works: HashMap<u32, Spent>,
 }
 
@@ -148,7 +148,7 @@ impl Step {
     }
 }
 
-/// See the module.
+/// A trace summed up in steps of time.
 #[derive(Debug)]
 pub struct Tally {
     step_ns: u64,
@@ -232,7 +232,7 @@ impl Tally {
         all
     }
 
-    /// For each channel, how many of the submissions from the beginning until `to` had not ended then. Submissions without a known end are
+    /// Returns, for each channel, how many of the submissions from the beginning until `to` had not ended then. Submissions without a known end are
     /// left out.
     pub(crate) fn queued(&self, to: u64) -> HashMap<ChannelId, u64> {
         let until = self.sums((0, to));

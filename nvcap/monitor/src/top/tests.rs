@@ -21,7 +21,7 @@ use nvcap_show::output::Sink as _;
 mod screens;
 mod traced;
 
-/// A process of one channel, which has submitted so much, of which so much is not done since so long ago.
+/// Makes up a process of one channel, which has submitted `submitted`, of which `pending` are not done since `oldest` ns ago.
 fn process(pid: u32, name: &str, submitted: u64, pending: u64, oldest: u64) -> ProcessView {
     let states = if pending > 0 {
         [0, 0, 1, 0]

@@ -15,15 +15,15 @@ use nvcap_show::output::style::Plain;
 /// Texts that are drawn beside the table.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
-    /// The first line: when, and the whole.
+    /// The first line: the time, and sums of the whole.
     pub head: String,
-    /// Remark on the table, behind the words that say what it is.
+    /// Remark on the table, behind the words that say which it is.
     pub about: String,
     /// A message for the user, shown in the place of the keys.
     pub notice: Option<String>,
     /// The GPUs, drawn above the table.
     pub gauges: Vec<Gauge>,
-    /// Colours may be used.
+    /// True if colours may be used.
     pub color: bool,
 }
 
@@ -169,7 +169,7 @@ fn whole_parts(text: &str, width: usize) -> &str {
     fitting.max_by_key(|part| part.len()).unwrap_or(text)
 }
 
-/// A column's width; what is left, for the last one.
+/// Returns a column's width: `left` for the one that takes what is left.
 fn width(column: &Column, left: usize) -> usize {
     match column.width {
         0 => left,
@@ -181,7 +181,7 @@ fn columns_of(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// A text in so many columns of the screen.
+/// Pads a text to this number of columns of the screen.
 fn padded(text: &str, width: usize, at_left: bool) -> String {
     let mut cut = String::new();
     let mut used = 0;

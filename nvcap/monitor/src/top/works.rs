@@ -58,8 +58,8 @@ const COPIES: &[Column] = &[
     text("COPY", 0),
 ];
 
-/// The table of a screen: of a process or all, of a part of the time. `counted`: how many submissions there were in that time at least, where that is
-/// known beside the trace, which may lack some of them.
+/// Makes the table of a screen, of a process or all, and of a part of the time. `counted` is the least number of submissions in that time, where that
+/// is known beside the trace, which may lack some of them.
 pub fn table(
     tally: &Tally,
     screen: Screen,
@@ -88,7 +88,7 @@ impl Flow {
         Cell::time(tally.has_times().then_some(self.gpu_ns)).at_least(is_part)
     }
 
-    /// A number that is counted, of what was read.
+    /// Returns the cell of a number that is counted in what was read.
     fn counted(&self, n: u64) -> Cell {
         Cell::count(n).at_least(self.unread > 0)
     }
@@ -200,7 +200,7 @@ fn channel_row(
     }
 }
 
-/// Kernels or copies, of a process or all.
+/// Makes the table of kernels or copies, of a process or all.
 fn works(
     tally: &Tally,
     sums: &Step,
@@ -260,9 +260,9 @@ fn works(
 struct Whole {
     /// Sum of the known times, ns.
     ns: u64,
-    /// The time of each is known.
+    /// True if the time of each is known.
     is_timed: bool,
-    /// All that was submitted was read.
+    /// True if all that was submitted was read.
     is_read: bool,
 }
 
@@ -281,9 +281,9 @@ fn flow(tally: &Tally, sums: &Step, of: Option<u32>) -> Flow {
 /// The part that a trace lacks.
 #[derive(Clone, Copy)]
 struct Unread {
-    /// Ring entries, by the trace itself.
+    /// Number of ring entries, by the trace itself.
     entries: u64,
-    /// Submissions at least, and of how many, where the count of all has more than the trace.
+    /// Least number of submissions that are missing, and number of all, where the count of all has more than the trace.
     missing: Option<(u64, u64)>,
 }
 
@@ -301,8 +301,8 @@ impl Unread {
     }
 }
 
-/// Tells how much of the whole the numbers are of; empty where it is all. `timed`: how many works of how many have a known time, and what these are
-/// called; `marks`: what is so of the columns of times.
+/// Tells how much of the whole the numbers are of; empty where it is all. `timed` has the number of works with a known time, the number of all, and a
+/// word for them; `marks` says what that means for the columns of times.
 fn part(unread: Unread, timed: (u64, u64, &str), marks: &str) -> String {
     let mut parts = Vec::new();
     match unread.missing {
@@ -322,7 +322,7 @@ fn part(unread: Unread, timed: (u64, u64, &str), marks: &str) -> String {
     parts.join("; ")
 }
 
-/// The same of processes and channels.
+/// Tells how much of the whole the numbers of processes and channels are of; empty where it is all.
 fn part_of(tally: &Tally, sums: &Step, of: Option<u32>) -> String {
     let all = flow(tally, sums, of);
     let untimed = if tally.has_times() { all.untimed } else { 0 };

@@ -1,23 +1,23 @@
-//! Numbers of errors that are told and looked at: a process can write its error notifiers itself, and each look is a dump on the disk.
+//! Bounds on the errors that are told and looked at: a process can write its error notifiers itself, and each look is a dump on the disk.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Errors of a process that are told at once.
+/// Number of errors of a process that are told at once.
 const OF_PROCESS: u32 = 8;
-/// Errors that no message of the kernel's log confirms, of all processes, that are told at once.
+/// Number of errors of all processes that are told at once without a message of the kernel's log that confirms them.
 const UNCONFIRMED: u32 = 32;
 /// Time after which one more is told.
 const ANEW: Duration = Duration::from_secs(60);
 
-/// Errors that may still be told: so many at once, then one each [`ANEW`].
+/// Number of errors that may still be told: `most` at once, then one more each [`ANEW`].
 #[derive(Debug)]
 struct Bucket {
     most: u32,
     left: u32,
     /// Time up to which it was filled.
     filled: Instant,
-    /// Some were left out, which was said.
+    /// True if some were left out, which was said.
     said: bool,
 }
 
@@ -50,13 +50,13 @@ impl Bucket {
 /// Result of asking for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It is told.
+    /// The error is told.
     Told,
-    /// It is not; `say`: this is the first one.
+    /// The error is not told; `say`: it is the first one that is not.
     LeftOut { say: bool },
 }
 
-/// See the module.
+/// Numbers of errors that may still be told: of each process, and of all that the kernel log does not confirm.
 #[derive(Debug)]
 pub(super) struct Allowance {
     processes: BTreeMap<u32, Bucket>,
@@ -71,7 +71,7 @@ impl Allowance {
         }
     }
 
-    /// Asks whether any error of a process may be told.
+    /// Asks whether any error of a process may be told now.
     pub(super) fn has_any(&mut self, pid: u32, now: Instant) -> Asked {
         self.processes.retain(|_, bucket| {
             bucket.fill(now);
@@ -85,7 +85,8 @@ impl Allowance {
         }
     }
 
-    /// Asks for an error of a process; `confirmed`: the kernel's log has a message about it, which no process can write.
+    /// Asks whether an error of a process may be told, and counts it if so; `confirmed`: the kernel's log has a message about it, which no process
+    /// can write.
     pub(super) fn ask(&mut self, pid: u32, confirmed: bool, now: Instant) -> Asked {
         if let left_out @ Asked::LeftOut { .. } = self.has_any(pid, now) {
             return left_out;

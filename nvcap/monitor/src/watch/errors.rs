@@ -1,4 +1,4 @@
-//! Errors of the driver's, from the kernel's log and from the channels' error notifiers.
+//! Errors that the driver reports in the kernel's log and in the channels' error notifiers.
 //!
 //! A program ends as soon as it learns of the error: its end is held (ptrace, from the error on) while it is looked at.
 
@@ -27,7 +27,7 @@ pub(super) struct Failing {
     pub(super) pid: u32,
     pub(super) code: u32,
     pub(super) xid: Option<Xid>,
-    /// Holds the process's end; of several errors of it the last one has that.
+    /// Hold of the process's end; of several errors of it the last one has that.
     pub(super) hold: Option<ExitHold>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Reads from now on: what is there already is passed over.
+    /// Begins to read now: what is there already is passed over.
     pub(super) fn new(mut xids: Option<Xids>) -> Self {
         if let Some(xids) = &mut xids {
             xids.take();
@@ -133,7 +133,7 @@ pub(super) struct Notifiers {
 }
 
 impl Notifiers {
-    /// Finds them in the process's memory.
+    /// Finds the notifiers in the process's memory.
     pub(super) fn find(&mut self, pid: u32, memory: &Memory) {
         match maps::areas(pid) {
             Ok(areas) => {
@@ -170,7 +170,7 @@ impl Notifiers {
 pub(super) struct Told(Vec<(u32, u32, Instant)>);
 
 impl Told {
-    /// Notes an error; false where it was told.
+    /// Notes an error; returns false where it was told already.
     pub(super) fn is_new(&mut self, pid: u32, code: u32, now: Instant) -> bool {
         self.0
             .retain(|(.., at)| now.saturating_duration_since(*at) < SAME);

@@ -101,7 +101,7 @@ fn one_that_fails_while_another_is_looked_at_is_held() {
     child.end();
 }
 
-/// Ever new errors of one process are no dump each.
+/// Errors of one process that are new again and again make few dumps.
 #[test]
 fn many_errors_of_a_process_are_a_few() {
     let (mut watch, kernel) = with_log(NOBODY);

@@ -27,7 +27,7 @@ mod brief;
 const ROUND: Duration = Duration::from_millis(50);
 /// Shortest time between two looks at the processes that are not young.
 const SWEEP: Duration = Duration::from_secs(2);
-/// The same time where nothing shows that a file of the driver's was opened.
+/// Shortest time between two looks at the processes that are not young, where nothing shows that a file of the driver's was opened.
 const QUIET_SWEEP: Duration = Duration::from_secs(30);
 /// Age up to which a process is young.
 const YOUNG: Duration = Duration::from_secs(20);
@@ -65,12 +65,12 @@ pub enum Change {
 pub struct GpuProcess {
     /// Its id.
     pub pid: u32,
-    /// Who it is.
+    /// Identity of the process.
     pub identity: Identity,
-    /// The process used a GPU already at the first round: its earlier use is not known. Other processes began to use a GPU after the round before
-    /// the one that found them.
+    /// True if the process used a GPU already at the first round: its earlier use is not known. Other processes began to use a GPU after the round
+    /// before the one that found them.
     pub was_there: bool,
-    /// The process has mapped memory of a GPU that it may write, or the kernel reported such a mapping.
+    /// True if the process has mapped memory of a GPU that it may write, or the kernel reported such a mapping.
     pub can_submit: bool,
 }
 
@@ -99,13 +99,13 @@ struct Known {
 /// State of a process at the last look.
 #[derive(Debug, PartialEq)]
 enum Was {
-    /// It used no GPU, or was not chosen.
+    /// The process used no GPU, or was not chosen.
     None,
-    /// It was reported.
+    /// The process was reported.
     Told(Box<Identity>),
-    /// It may not be looked into, and the driver said that it used no GPU.
+    /// The process may not be looked into, and the driver said that it used no GPU.
     Unused,
-    /// It may not be looked into.
+    /// The process may not be looked into.
     Hidden {
         /// True if the process was reported because it may be a chosen one.
         told: bool,
@@ -124,7 +124,7 @@ fn cpu() -> Duration {
     Duration::from_nanos(clock::thread_cpu())
 }
 
-/// See the module.
+/// The processes that use a GPU, as of the last round.
 #[derive(Debug)]
 pub struct Census {
     host: Host,

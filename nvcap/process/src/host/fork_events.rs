@@ -24,11 +24,11 @@ const SETTLED_NS: u64 = 1_000_000_000;
 /// Descent of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descent {
-    /// It is a descendant of this process, one of those that were named.
+    /// A descendant of this process, which is one of those that were named.
     From(u32),
-    /// None of those that were named has made it, or one of its forebears.
+    /// No descendant of those that were named: none of them has made it, or one of its forebears.
     Stranger,
-    /// It was made before the begin, or too many births were told of to be kept.
+    /// Not known: the process was made before the begin, or too many births were told of to be kept.
     Unknown,
 }
 
@@ -46,7 +46,7 @@ struct Births {
     named: BTreeSet<Who>,
     /// Births beyond which some are forgotten.
     limit: usize,
-    /// Births are missing.
+    /// True if births are missing.
     lost: bool,
 }
 
@@ -121,7 +121,7 @@ impl Births {
     }
 }
 
-/// See the module.
+/// The kernel's reports of processes that are made, and the births that they tell of.
 #[derive(Debug)]
 pub struct Told {
     buffers: Vec<Buffer>,
@@ -189,7 +189,7 @@ fn birth(fields: &[u8]) -> Option<(u32, u32, u64)> {
 mod tests {
     use super::*;
 
-    /// Births of so many processes, each by the one before it; the first one by `first`.
+    /// Adds the births of these processes, each by the one before it, and of the first one by `first`.
     fn chain(births: &mut Births, first: u32, pids: impl Iterator<Item = u32>) {
         let mut maker = first;
         for pid in pids {

@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 /// Bytes of a record before its fields.
 const HEADER: usize = 8;
 
-/// Opens a buffer of so many bytes, a power of two, for each processor. `asks`: names the kinds of records.
+/// Opens a buffer of this size, a power of two, for each processor. `asks`: names the kinds of records.
 ///
 /// # Errors
 /// When perf events of all processes are refused.

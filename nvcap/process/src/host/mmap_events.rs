@@ -33,7 +33,7 @@ pub struct Mapped {
     pub lost: bool,
 }
 
-/// See the module.
+/// The kernel's reports of new mappings: one buffer for each processor.
 #[derive(Debug)]
 pub struct Told(Vec<Buffer>);
 

@@ -109,7 +109,7 @@ impl Host {
         self.users.name(uid, Instant::now())
     }
 
-    /// These GPUs, by minor number.
+    /// Returns the GPUs with these minor numbers.
     fn used(&self, minors: impl IntoIterator<Item = u32>) -> Vec<UsedGpu> {
         gpus::used(minors, &self.uuids)
     }
@@ -215,7 +215,7 @@ mod tests {
     const ID: &str = "3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a";
     const UID: &str = "0b6f6a1c-52bd-4b7e-8f6a-1c52bd4b7e8f";
 
-    /// By the name of the process, and by that of its program's file; a script alone is none where it uses no GPU.
+    /// Processes are chosen by their name, and by that of their program's file; a script alone is none where it uses no GPU.
     #[test]
     fn processes_by_name() {
         use std::os::unix::process::CommandExt as _;

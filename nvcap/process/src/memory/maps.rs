@@ -24,7 +24,7 @@ pub struct Area {
     pub write: bool,
     /// True if the memory may be executed.
     pub execute: bool,
-    /// MAP_SHARED.
+    /// True for a shared mapping (MAP_SHARED).
     pub shared: bool,
     /// File name as the kernel shows it, empty for anonymous memory.
     pub path: String,

@@ -35,7 +35,7 @@ impl<'a> Places<'a> {
             .is_some_and(|a| address.checked_add(len).is_some_and(|end| end <= a.end))
     }
 
-    /// All of them, by address.
+    /// Iterates over all mappings, by address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'a Area> + '_ {
         self.areas.iter().copied()
     }

@@ -16,7 +16,7 @@ pub(super) struct Place {
     pub line: Option<u32>,
 }
 
-/// See the module.
+/// Source lines and inlined functions of a file, from its debugging information.
 pub(super) struct Lines(Context<Reader>);
 
 impl std::fmt::Debug for Lines {

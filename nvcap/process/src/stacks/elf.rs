@@ -95,7 +95,7 @@ pub(super) struct Section {
     pub size: u64,
     /// True for SHF_COMPRESSED.
     compressed: bool,
-    /// For symbol tables: index of the section with their names.
+    /// Index of the section with the names, for symbol tables.
     link: u32,
     index: u32,
     kind: u32,
@@ -110,7 +110,7 @@ struct Symbol {
     name: u64,
 }
 
-/// See the module. Addresses are those of the file's own tables.
+/// A mapped ELF file: its segments, sections and symbols. Addresses are those of the file's own tables.
 #[derive(Debug)]
 pub(super) struct Elf {
     /// Number that no other file has.

@@ -56,7 +56,7 @@ struct Inside {
     left_out: LeftOut,
 }
 
-/// See the module. Clones share one queue.
+/// Queue of stacks, bounded in bytes. Clones share one queue.
 #[derive(Clone, Debug)]
 pub struct StackQueue {
     inside: Arc<Mutex<Inside>>,

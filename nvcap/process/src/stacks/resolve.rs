@@ -64,7 +64,7 @@ struct Space {
     python_frames: HashMap<PythonFrame, Frame>,
 }
 
-/// See the module.
+/// Finder of the named frames of a stack, which remembers what it has found.
 pub struct Resolver {
     queue: StackQueue,
     spaces: HashMap<u32, Space>,

@@ -332,7 +332,7 @@ mod tests {
         digits.chunks(2).map(byte).collect()
     }
 
-    /// The same text, compressed by the tools `gzip`, `xz -9` and `zstd -19`.
+    /// Returns one text, compressed by the tools `gzip`, `xz -9` and `zstd -19`.
     fn packed() -> Vec<(&'static str, Vec<u8>)> {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         gzip.write_all(&plain()).unwrap();

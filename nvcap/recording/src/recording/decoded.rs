@@ -7,7 +7,7 @@ use prost::encoding::message;
 /// The number of the field, the same in each message.
 const FIELD: u32 = 100;
 
-/// See the module.
+/// Decoder's account of a record, for readers that have no decoder.
 #[derive(Clone, PartialEq, Message)]
 pub struct Decoded {
     /// The serial number of the submission in the trace.

@@ -15,8 +15,8 @@ pub struct Choice<'a> {
     pub function: &'a Function,
 }
 
-/// The functions that are meant, in the order of the images: by the mangled name, the demangled one, or the short
-/// one, whole or with `*` and `?` for any text and any character.
+/// Returns the functions that are meant, in the order of the images. `what` is a mangled name, a demangled one, or a short one, whole or with `*` and
+/// `?` for any text and any character.
 pub fn chosen<'a>(images: &'a [Cubin], what: &str) -> Vec<Choice<'a>> {
     let all = images.iter().flat_map(|image| {
         let functions = image.functions.iter();

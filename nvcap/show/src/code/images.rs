@@ -1,4 +1,4 @@
-//! Images, and where their bytes are: in a process, in a file, or compressed in a fat binary within a file.
+//! Images, and the places of their bytes: in a process, in a file, or compressed in a fat binary within a file.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,16 +12,16 @@ use nvcap_decode::wire::read_memory::ReadMemory;
 /// The most bytes of one image, compressed or not.
 const MOST_IMAGE: u64 = 1 << 30;
 
-/// Images, those of one architecture or of all.
+/// Images of one architecture or of all.
 pub struct CodeImages<'m, M: ?Sized> {
     memory: &'m M,
     /// Images that were asked for: of one architecture, or of all.
     pub images: Vec<Cubin>,
     /// Architectures of all images, also of those that were not asked for.
     pub architectures: BTreeSet<u32>,
-    /// Images that could not be unpacked, and why the first of them.
+    /// Number of images that could not be unpacked, and the reason for the first.
     pub not_unpacked: Option<(usize, NotUnpacked)>,
-    /// There is PTX, which the driver compiles.
+    /// True if there is PTX, which the driver compiles.
     pub has_ptx: bool,
     /// Compressed images, by the place of their bytes. [`Cubin::at`] is that place.
     packed: BTreeMap<u64, Entry>,

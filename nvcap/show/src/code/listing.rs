@@ -24,13 +24,13 @@ pub struct Listing<'a> {
     pub function: Option<(&'a Cubin, &'a Function)>,
     /// Kernel that named the function, where the function's address was asked for.
     pub named: Option<&'a Kernel>,
-    /// Its address on the GPU, where that is what is known.
+    /// Address of the code on the GPU, where that is what is known.
     pub address: Option<u64>,
     /// The architecture, where it is known.
     pub sm: Option<u32>,
     /// Bytes of the code.
     pub code: &'a [u8],
-    /// By offset; empty without a disassembler.
+    /// The disassembler's answers by offset; empty without one.
     pub said: BTreeMap<u64, Said>,
 }
 

@@ -47,7 +47,7 @@ pub fn of_code(program: &Path, sm: u32, code: &[u8]) -> io::Result<BTreeMap<u64,
     Ok(parse(&text, None))
 }
 
-/// Its output for bytes, which it reads from a file in memory: code may be secret, and is written to no disk.
+/// Returns the disassembler's output for bytes, which it reads from a file in memory: code may be secret, and is written to no disk.
 fn ask(program: &Path, options: &[&str], bytes: &[u8]) -> io::Result<String> {
     // SAFETY: a name that ends with 0; the descriptor is checked and belongs to nothing else.
     let mut file = unsafe {
@@ -74,7 +74,7 @@ fn ask(program: &Path, options: &[&str], bytes: &[u8]) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer.stdout).into_owned())
 }
 
-/// Its lines by offset, of one function where all are listed: `/*0010*/  S2R R0, SR_TID.X ;`, labels on lines of their own.
+/// Reads the disassembler's lines by offset, of one function where all are listed: `/*0010*/  S2R R0, SR_TID.X ;`, labels on lines of their own.
 fn parse(text: &str, name: Option<&str>) -> BTreeMap<u64, Said> {
     let mut said: BTreeMap<u64, Said> = BTreeMap::new();
     let mut labels = Vec::new();

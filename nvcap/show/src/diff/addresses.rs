@@ -1,4 +1,4 @@
-//! Addresses of two recordings: their numbers, and which stand for which.
+//! Numbers of the addresses of two recordings, and pairs of addresses that stand for each other.
 
 use std::collections::HashMap;
 
@@ -25,14 +25,14 @@ impl Numbers {
         Self(numbers)
     }
 
-    /// `data#3`.
+    /// Name of an address, such as `data#3`.
     pub(super) fn name(&self, address: &Address) -> String {
         let number = self.0.get(address).copied().unwrap_or(0);
         format!("{}#{number}", address.kind.name())
     }
 }
 
-/// Pairs of addresses that stand for each other: those of A and those of B that were aligned with them last.
+/// Addresses of A and of B that stand for each other: those that were aligned last.
 #[derive(Debug, Default)]
 pub(super) struct Renamed {
     to_b: HashMap<Address, Address>,
@@ -40,7 +40,7 @@ pub(super) struct Renamed {
 }
 
 impl Renamed {
-    /// Takes note that these stand for each other; `false` if one of them stood for another before.
+    /// Takes note that these stand for each other; returns `false` if one of them stood for another before.
     pub(super) fn pair(&mut self, a: Address, b: Address) -> bool {
         let before = (self.to_b.insert(a, b), self.to_a.insert(b, a));
         // What another stood for is free again.

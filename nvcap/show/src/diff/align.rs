@@ -33,16 +33,16 @@ pub(super) enum Edit {
 /// Changes that lie close together, with the lines around them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hunk {
-    /// The first line of each, from 0, and how many: of A, of B.
+    /// The first line in A, from 0, and the number of lines; then the same in B.
     pub a: (u32, u32),
     pub b: (u32, u32),
     pub edits: Vec<Edit>,
 }
 
-/// A channel of A beside one of B; one of them alone where the other recording has none.
+/// A channel of A beside one of B, or one that the other recording does not have.
 #[derive(Debug)]
 pub(super) struct Pair {
-    /// Places in [`RecordingLines::channels`].
+    /// Places of both in [`RecordingLines::channels`].
     pub a: Option<usize>,
     pub b: Option<usize>,
     pub hunks: Vec<Hunk>,
@@ -53,12 +53,12 @@ pub(super) struct Pair {
 pub struct Comparison {
     pub(super) pairs: Vec<Pair>,
     pub(super) sums: Vec<Sum>,
-    /// Lines of A alone and of B alone.
+    /// Number of lines of A alone, and of B alone.
     pub(super) changed: (u64, u64),
     pub(super) numbers: (Numbers, Numbers),
-    /// Lines that were not compared, of A and of B.
+    /// Number of lines that were not compared, of A and of B.
     pub(super) not_compared: (u64, u64),
-    /// Doorbells are not compared.
+    /// True if doorbells are not compared.
     pub(super) observed: bool,
 }
 
@@ -128,7 +128,7 @@ fn kind_of(channel: &ChannelLines) -> String {
         .to_owned()
 }
 
-/// Channels of the same kind of engine, in the order of their first use.
+/// Pairs channels of the same kind of engine, in the order of their first use.
 fn channels(a: &RecordingLines, b: &RecordingLines) -> Vec<(Option<usize>, Option<usize>)> {
     let mut of_b: HashMap<String, Vec<usize>> = HashMap::new();
     for (at, channel) in b.channels.iter().enumerate().rev() {
@@ -266,8 +266,8 @@ fn check_addresses(
     renamed
 }
 
-/// A launch that changed still has the program that it had: launches of one change stand for each other in turn, where nothing is known of
-/// their programs.
+/// Pairs the programs of launches that changed, in turn within one change, where nothing is known of them: a launch that changed still has the
+/// program that it had.
 fn pair_changed_programs(
     a: &RecordingLines,
     b: &RecordingLines,
@@ -298,7 +298,7 @@ fn pair_changed_programs(
     }
 }
 
-/// Changes with `context` lines around them; those whose lines around touch are one hunk.
+/// Makes hunks of changes with `context` lines around them; changes whose lines around touch are one hunk.
 fn hunks(edits: &[Edit], context: usize) -> Vec<Hunk> {
     let is_change = |edit: &Edit| !matches!(edit, Edit::Both(..));
     let mut ranges: Vec<(usize, usize)> = Vec::new();
@@ -329,7 +329,7 @@ fn hunks(edits: &[Edit], context: usize) -> Vec<Hunk> {
     hunks
 }
 
-/// The lines of A and B that have passed after these.
+/// Returns the numbers of lines of A and B that have passed behind these edits.
 fn passed((mut a, mut b): (u32, u32), edits: &[Edit]) -> (u32, u32) {
     for edit in edits {
         match edit {

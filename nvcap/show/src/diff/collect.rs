@@ -12,7 +12,7 @@ use nvcap_decode::record::{ChannelId, How, Record};
 
 use super::line::{self, Address};
 
-/// The most lines of a recording that are compared; what comes behind them is counted alone.
+/// The most lines of a recording that are compared; later ones are only counted.
 const MOST_LINES: usize = 1 << 22;
 
 /// The texts of both recordings, each once.
@@ -47,14 +47,14 @@ pub(super) struct Line {
     pub kernel: Option<u32>,
     /// Its place among all lines of the recording.
     pub place: u32,
-    /// Its first address in [`RecordingLines::addresses`], and how many it has.
+    /// Index of its first address in [`RecordingLines::addresses`], and the number of its addresses.
     pub first: u32,
     pub addresses: u8,
-    /// It is a submission's.
+    /// True if the line is a submission's.
     pub doorbell: bool,
 }
 
-/// The lines of a channel, and what it is.
+/// The lines of a channel, with what is known of it.
 #[derive(Debug)]
 pub(super) struct ChannelLines {
     pub id: ChannelId,
@@ -62,7 +62,7 @@ pub(super) struct ChannelLines {
     pub lines: Vec<Line>,
 }
 
-/// Count and bytes.
+/// Number, and bytes.
 pub(super) type Counted = (u64, u64);
 
 /// Counts of submissions, operations by their two words, launches by kernel and program, and method writes.
@@ -71,25 +71,25 @@ pub(super) struct Counts {
     pub submissions: Counted,
     pub operations: BTreeMap<(&'static str, &'static str), Counted>,
     pub kernels: BTreeMap<u32, u64>,
-    /// Launches of programs without a name.
+    /// Number of launches of each program without a name.
     pub programs: BTreeMap<Address, u64>,
-    /// Launches of programs that are not known.
+    /// Number of launches of programs that are not known.
     pub unknown: u64,
     pub methods: BTreeMap<(u32, u16), u64>,
-    /// The decoder's counts are there: with a filter they are not.
+    /// True if the decoder's counts are there: with a filter they are not.
     pub has_methods: bool,
 }
 
 /// A recording as its lines.
 #[derive(Debug, Default)]
 pub struct RecordingLines {
-    /// In the order of their first use.
+    /// Channels in the order of their first use.
     pub(super) channels: Vec<ChannelLines>,
     pub(super) addresses: Vec<Address>,
     pub(super) counts: Counts,
-    /// Lines that were not kept.
+    /// Number of lines that were not kept.
     pub(super) not_kept: u64,
-    /// Submissions are not the program's doorbells, but what a look found.
+    /// True if submissions are what looks found, and not the program's doorbells.
     pub(super) observed: bool,
 }
 
@@ -121,7 +121,7 @@ pub struct Collect<'w> {
 }
 
 impl<'w> Collect<'w> {
-    /// `filtered`: not all events come.
+    /// Begins to collect. `filtered`: not all events come.
     pub fn new(words: &'w mut Words, filtered: bool) -> Self {
         Self {
             words,

@@ -10,7 +10,7 @@ use nvcap_decode::decode::event::{
 };
 use nvcap_decode::wire::GpuVa;
 
-/// Kind of an address, by what lies there. Each kind is numbered by itself, in the order of first use.
+/// Kind of an address, by what lies there. The addresses of each kind are numbered separately, in the order of first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Kind {
     /// A program on the GPU.

@@ -10,14 +10,14 @@ use super::collect::{Counted, RecordingLines};
 /// A count of A and of B.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sum {
-    /// `doorbells`, `operation`, `kernel`, `method`.
+    /// Kind of what is counted: `doorbells`, `operation`, `kernel`, `method`.
     pub of: &'static str,
-    /// Name of what was counted; of kernels a number of `Words`, where `kernel` has it.
+    /// Name of what is counted; for a kernel the number of its name in `Words`, where `kernel` is set.
     pub name: String,
     pub kernel: Option<u32>,
     pub a: Counted,
     pub b: Counted,
-    /// Bytes belong to it.
+    /// True if bytes are counted, too.
     pub has_bytes: bool,
 }
 
@@ -37,7 +37,7 @@ fn both<'m, K: Ord + Copy, V: Copy + Default>(
     keys.into_iter().map(move |k| (k, of(a, &k), of(b, &k)))
 }
 
-/// All of them.
+/// Returns all sums.
 pub(super) fn sums(
     a: &RecordingLines,
     b: &RecordingLines,

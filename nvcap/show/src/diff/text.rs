@@ -1,4 +1,4 @@
-//! A comparison as people know it from `diff -u`: hunks, channel by channel, and then the sums, so that they are what a terminal shows at last.
+//! A comparison as people know it from `diff -u`: hunks, channel by channel, and then the sums, which a terminal shows last.
 
 use std::cmp::Reverse;
 
@@ -10,9 +10,9 @@ use super::align::{Comparison, Edit, lines, name_of};
 use super::collect::{Line, RecordingLines, Words};
 use super::sums::Sum;
 
-/// Sums of a kind that text shows, those that differ most, unless all are asked for.
+/// The most sums of a kind that text shows, unless all are asked for: those that differ most.
 const SUMS: usize = 10;
-/// Lines of hunks that text shows, unless all are asked for.
+/// The most lines of hunks that text shows, unless all are asked for.
 const LINES: usize = 40;
 
 /// Input of the text of a comparison: both recordings with their names, and words.
@@ -24,14 +24,14 @@ pub struct Shown<'a> {
     pub b: (&'a str, &'a RecordingLines),
     /// Texts of both recordings.
     pub words: &'a Words,
-    /// Sums alone, without hunks.
+    /// True for sums alone, without hunks.
     pub brief: bool,
-    /// All sums and hunks, not those that differ most and the first ones.
+    /// True for all sums and hunks, not only the sums that differ most and the first hunks.
     pub all: bool,
 }
 
 impl Sum {
-    /// By how much it differs: in number, and in bytes.
+    /// Returns the difference, in number and in bytes.
     fn difference(&self) -> [u128; 2] {
         let (number, bytes) = (self.a.0.abs_diff(self.b.0), self.a.1.abs_diff(self.b.1));
         [number, bytes].map(u128::from)
@@ -71,7 +71,7 @@ pub(super) fn shown(
     text
 }
 
-/// Writes it.
+/// Writes the comparison.
 pub fn text(out: &mut Vec<u8>, color: bool, comparison: &Comparison, with: Shown<'_>) {
     let mut f = Formatter::new(out, color);
     let mut line = |role: Option<Role>, text: &str| {
@@ -138,7 +138,7 @@ fn hunks(line: Write<'_>, comparison: &Comparison, with: Shown<'_>) {
     }
 }
 
-/// First line and number of lines, as `diff -u` writes them: an empty range has the line before it.
+/// Writes a first line and a number of lines as `diff -u` does: an empty range has the line before it.
 fn range((from, count): (u32, u32)) -> String {
     match count {
         0 => format!("{from},0"),

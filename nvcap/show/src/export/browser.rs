@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// An answer takes no longer than this, or the test fails.
+/// Longest time that an answer takes before the test fails.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The browsers that speak it, the smallest first.
+/// Names of browsers that speak the protocol, the smallest first.
 const BROWSERS: [&str; 4] = [
     "chromium-headless-shell",
     "chromium",
@@ -20,7 +20,7 @@ const BROWSERS: [&str; 4] = [
     "google-chrome",
 ];
 
-/// See the module.
+/// A headless Chromium, driven over its DevTools protocol through two pipes.
 pub(super) struct Browser {
     process: Child,
     to: File,
@@ -212,7 +212,7 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", params);
     }
 
-    /// Drags from a place to the left, so many pixels a move.
+    /// Drags from a place to the left, `pixels` with each move.
     pub(super) fn drag(&mut self, (x, y): (f64, f64), pixels: f64, moves: u32) {
         for at in 0..moves + 2 {
             let (kind, held) = match at {

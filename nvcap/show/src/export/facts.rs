@@ -67,7 +67,7 @@ impl Facts {
         }
     }
 
-    /// A thread begins: the name of one that had its number is not its own. That of a process goes with those of its threads.
+    /// Takes note that a thread begins: the name of one that had its number is not its own. The name of a process goes with those of its threads.
     fn begins(&mut self, pid: u32, tid: u32, former: &mut Vec<Former>) {
         if !self.ended.begins((pid, tid)) {
             return;

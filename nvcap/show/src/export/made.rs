@@ -11,7 +11,7 @@ use nvcap_decode::decode::event::{
 use nvcap_decode::record::{At, ChannelId, How};
 use nvcap_decode::wire::GpuVa;
 
-/// A place in memory that takes so many bytes, and refuses what does not fit.
+/// A place in memory of limited size, which refuses what does not fit.
 #[derive(Clone, Default)]
 pub(crate) struct Place {
     pub(crate) bytes: Arc<Mutex<Vec<u8>>>,
@@ -59,7 +59,7 @@ pub(crate) fn context(channel: u32, serial: u64, time_ns: u64) -> Context {
     }
 }
 
-/// The same with one entry that ran from `start` for `ns`.
+/// Returns the context with one entry that ran from `start` for `ns`.
 pub(crate) fn timed(context: Context, start: u64, ns: u64) -> Context {
     let time = GpuTime {
         start: Some(GpuMoment {

@@ -1,10 +1,10 @@
-//! In which row of a channel a slice is drawn, so that no two of a row overlap.
+//! Rows in which the slices of a channel are drawn, so that no two of a row overlap.
 
 use std::collections::VecDeque;
 
-/// Rows of a channel at most. What would need more is shown without its duration.
+/// The most rows of a channel. A slice that would need another one is shown without its duration.
 const MOST_ROWS: usize = 32;
-/// Slices of a row that are remembered: one that comes out of order must find its place between them, or in another row.
+/// Number of slices of a row that are remembered: one that comes out of order must find its place between them, or in another row.
 const REMEMBERED: usize = 64;
 
 /// The rows of a channel.
@@ -15,13 +15,13 @@ pub(super) struct Rows(Vec<Row>);
 #[derive(Clone, Debug, Default)]
 struct Row {
     slices: VecDeque<(u64, u64)>,
-    /// Before this time the row is full, as far as is remembered.
+    /// Time before which the row is full, as far as is remembered.
     floor: u64,
 }
 
 impl Row {
-    /// Takes a slice if it overlaps none that is there. It may begin when another ends. It may not end when one begins that came
-    /// before it: a viewer would take the end of the one for that of the other.
+    /// Takes a slice if it overlaps none that is there. It may begin when another ends, but not end when one begins that came before it: a viewer
+    /// would take the end of the one for that of the other.
     fn take(&mut self, begin: u64, end: u64) -> bool {
         let at = self.slices.partition_point(|s| s.1 <= begin);
         let is_free = self.slices.get(at).is_none_or(|next| end < next.0);

@@ -19,9 +19,9 @@ pub(super) enum Kind {
     Kernel,
     /// A replay of a graph.
     Graph,
-    /// A copy, by an engine or by a kernel of the driver; of several in different directions none is told.
+    /// A copy, by an engine or by a kernel of the driver; without a direction where several in different directions are one work.
     Copy(Option<Direction>),
-    /// A memset, likewise.
+    /// A memset, by an engine or by a kernel of the driver.
     Memset,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Shape {
     pub(super) grid: Option<[u32; 3]>,
     pub(super) block: Option<[u32; 3]>,
     pub(super) registers: Option<u32>,
-    /// Static and dynamic together.
+    /// Bytes of static and dynamic shared memory together.
     pub(super) shared_bytes: Option<u32>,
     #[cfg(feature = "sqlite")]
     pub(super) local_bytes: Option<u32>,
@@ -124,7 +124,7 @@ pub(super) struct Work {
     pub(super) engine: Engine,
     /// Number of its submission in the trace, from 0.
     pub(super) serial: u64,
-    /// Time of its doorbell, where that itself was seen, ns.
+    /// Time of its doorbell, where the doorbell itself was seen, ns.
     pub(super) doorbell: Option<u64>,
     /// The function of CUDA that submitted it.
     pub(super) api: Option<Arc<str>>,
@@ -208,7 +208,7 @@ impl Works {
     }
 }
 
-/// Bytes that a copy or memset writes, whoever does it.
+/// Returns the bytes that a copy or memset writes, by an engine or a kernel.
 fn bytes(op: &Operation) -> u64 {
     match op {
         Operation::Copy(copy) => copy.bytes,

@@ -6,7 +6,7 @@ use nvcap_decode::wire::words::u32s;
 
 /// The most words of a structure that are shown.
 const MOST_WORDS: usize = 4;
-/// An unknown number of 4 or 8 bytes nearer to 0 than this is shown in decimal: a size, a count, an index.
+/// Bound below which an unknown number of 4 or 8 bytes is shown in decimal: it may be a size, a count, an index.
 const SMALL: i64 = 1 << 24;
 
 /// An argument.
@@ -22,7 +22,7 @@ pub(crate) struct Argument {
     pub kind: Option<String>,
     /// Its value as text.
     pub value: String,
-    /// It is a structure, or its type and size are not those of a number: `value` is its first words.
+    /// True if the argument is a structure, or its type and size are not those of a number: `value` is its first words.
     pub structure: bool,
     /// The address, if the argument is a pointer. Where the type is unknown, a value that looks like an address counts as one.
     pub pointer: Option<u64>,
@@ -104,7 +104,7 @@ fn plain(kind: &str) -> &str {
     }
 }
 
-/// The value of a number, where its type is one that has this size.
+/// Returns the value of a number as text, where its type is one that has this size.
 fn of_type(kind: &str, bytes: &[u8]) -> Option<String> {
     let signed = |bytes: &[u8]| signed(bytes).map(|n| n.to_string());
     let unsigned = |bytes: &[u8]| unsigned(bytes).map(|n| n.to_string());
@@ -157,7 +157,7 @@ fn is_size_of_number(bytes: &[u8]) -> bool {
     matches!(bytes.len(), 1 | 2 | 4 | 8)
 }
 
-/// A value of an unknown type: small numbers in decimal, others in hexadecimal, structures as their first words.
+/// Returns a value of an unknown type as text: small numbers in decimal, others in hexadecimal, structures as their first words.
 fn unknown(bytes: &[u8]) -> String {
     if is_size_of_number(bytes)
         && let (Some(value), Some(raw)) = (signed(bytes), unsigned(bytes))
@@ -180,7 +180,7 @@ fn unknown(bytes: &[u8]) -> String {
     format!("{{{}{more}}} {} bytes", words.join(" "), bytes.len())
 }
 
-/// IEEE half precision.
+/// Returns the value of an IEEE half-precision number.
 fn half(bits: u16) -> f32 {
     let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
     let fraction = f32::from(bits & 0x3ff);

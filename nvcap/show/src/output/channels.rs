@@ -176,7 +176,7 @@ fn row(model: &Model, c: &ChannelView, live: Live) -> Vec<String> {
     ]
 }
 
-/// The widest column, characters; what is longer sticks out.
+/// The widest column, characters; a wider cell sticks out.
 const WIDEST: usize = 200;
 
 /// Left-aligned columns, two spaces between them.

@@ -104,7 +104,7 @@ fn is_driver(kind: LaunchKind) -> bool {
     }
 }
 
-/// `AxBxC`.
+/// Dimensions, such as `4096x1x1`.
 struct Dim([u32; 3]);
 
 impl std::fmt::Display for Dim {
@@ -241,8 +241,8 @@ pub(super) fn graph_nodes(f: &mut Formatter<'_>, g: &Graph) {
 /// The most arguments, or words of 8 bytes of arguments, that a line shows: a structure passed by value can be 4 KiB.
 const MOST_ARGUMENTS: usize = 16;
 
-/// Arguments as words of 8 bytes, at most `most`; the last word may be shorter. Where one argument ends and the next
-/// begins is not in the stream.
+/// Writes arguments as words of 8 bytes, at most `most`; the last word may be shorter. The stream does not tell where one argument ends and the next
+/// begins.
 pub(super) fn arguments(
     f: &mut Formatter<'_>,
     args: &[u8],
@@ -264,8 +264,8 @@ pub(super) fn arguments(
     }
 }
 
-/// The arguments of a launch: one by one where the kernel's parameters are known, else in groups of 8 bytes. With `words` the first
-/// ones of a structure, and of arguments that are more than `most` groups, are shown; without it their size: `{360 B}`.
+/// Writes the arguments of a launch: one by one where the kernel's parameters are known, else in groups of 8 bytes. With `words` the first words of a
+/// structure are shown, and the first groups where there are more than `most`; without it their size: `{360 B}`.
 pub(super) fn launch_arguments(
     f: &mut Formatter<'_>,
     l: &Launch,
@@ -407,7 +407,7 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
     first_bytes(f, i, redact);
 }
 
-/// Tells that the data of an inline write is not in the pushbuffer.
+/// Says that the data of an inline write is not in the pushbuffer.
 pub(super) fn data_of(f: &mut Formatter<'_>, i: &Inline) {
     f.text(format_args!("{}", i.data.words()));
 }

@@ -1,14 +1,14 @@
-//! Processes and threads that have ended: what is known of them is kept for a while, for something of them may still come. A program may make
-//! as many as it likes, so that nothing is kept of all of them.
+//! Processes and threads that have ended. What is known of them is kept for a while, for something of them may still come; a program may make as many
+//! as it likes, so that the oldest are forgotten.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Those that have ended, in the order of their ends, `KEPT` at most.
+/// Processes or threads that have ended, in the order of their ends, `KEPT` at most.
 #[derive(Debug)]
 pub(crate) struct Ended<K, const KEPT: usize = 256> {
     order: VecDeque<(K, u64)>,
-    /// The number of each one's end, where no other one with its id has begun since.
+    /// Number of the end of each, where no other one with its id has begun since.
     last: HashMap<K, u64>,
     ends: u64,
 }
@@ -24,7 +24,7 @@ impl<K, const KEPT: usize> Default for Ended<K, KEPT> {
 }
 
 impl<K: Copy + Eq + Hash, const KEPT: usize> Ended<K, KEPT> {
-    /// Takes in that one has ended. Returns one that ended so long ago that nothing of it comes any more.
+    /// Takes note that one has ended. Returns one that ended so long ago that nothing of it comes any more.
     pub(crate) fn ends(&mut self, one: K) -> Option<K> {
         self.ends += 1;
         self.order.push_back((one, self.ends));
@@ -40,7 +40,7 @@ impl<K: Copy + Eq + Hash, const KEPT: usize> Ended<K, KEPT> {
         })
     }
 
-    /// Takes in that one begins; true if another one with its id has ended.
+    /// Takes note that one begins. Returns true if another one with its id has ended.
     pub(crate) fn begins(&mut self, one: K) -> bool {
         self.last.remove(&one).is_some()
     }

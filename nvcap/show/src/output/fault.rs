@@ -25,7 +25,7 @@ const PAGE: u64 = 4096;
 /// The most faults that a verdict names.
 const BLAMES: usize = 3;
 
-/// Work that had not ended, in words: a kernel by its name, where that is certain.
+/// Describes work that had not ended: a kernel by its name, where that is certain.
 fn suspect(s: &Suspect) -> String {
     match (s.kind, &s.kernel, s.program) {
         (SuspectKind::Copy, ..) => "a copy".to_owned(),
@@ -35,14 +35,15 @@ fn suspect(s: &Suspect) -> String {
     }
 }
 
-/// Returns the only work that can have caused a fault, in words: nothing where several kinds of work may be meant.
+/// Describes the only work that can have caused a fault; none where several kinds of work may have.
 pub(crate) fn cause(fault: &Fault) -> Option<String> {
     let mut names: Vec<String> = fault.suspects.iter().map(suspect).collect();
     names.dedup();
     (fault.only_these && names.len() == 1).then(|| names.remove(0))
 }
 
-/// Words behind a verdict on processes whose error notifiers were not read at their end, and of which no fault is told; empty where there are none.
+/// Returns words, behind a verdict, on processes whose error notifiers were not read at their end and of which no fault is told; empty where there
+/// are none.
 pub(crate) fn unread(ledger: &Ledger) -> String {
     let (kept, count) = ledger.unread_notifiers();
     let is_told = |pid: &u32| ledger.faults().iter().any(|f| f.at.pid == *pid);
@@ -70,9 +71,8 @@ fn names_of<'a>(all: impl Iterator<Item = &'a &'a Suspect>) -> Vec<String> {
     names
 }
 
-/// Describes suspects: ` in f(int)`, ` in one of: f(int), g(), or work that is not known`; empty where there are none. One that alone had not
-/// ended on the channels that were `stopped` stands before those of other channels.
-/// `only_these`: no other work can have caused the fault.
+/// Describes suspects: ` in f(int)`, ` in one of: f(int), g(), or work that is not known`; empty where there are none. A suspect that alone had not
+/// ended on the channels that were `stopped` comes before those of other channels. `only_these`: no other work can have caused the fault.
 fn suspects(all: &[&Suspect], stopped: &[ChannelId], only_these: bool) -> String {
     let mut names = names_of(all.iter());
     match (&names[..], only_these) {
@@ -123,7 +123,7 @@ fn channels(all: &[ChannelId]) -> String {
     }
 }
 
-/// One blame: `Xid 31 in bad(float*, int)`.
+/// Returns one blame as text: `Xid 31 in bad(float*, int)`.
 fn blame(b: &Blame<'_>, names_process: bool) -> String {
     let mut text = format!("Xid {}", b.code);
     match suspects(&b.suspects, &b.channels, b.only_these).as_str() {
@@ -142,7 +142,7 @@ fn blame(b: &Blame<'_>, names_process: bool) -> String {
     text
 }
 
-/// One fault in a few words: `Xid 31 in bad(float*, int), a write to the page at 0x10000, where nothing is mapped`.
+/// Describes a fault in a few words: `Xid 31 in bad(float*, int), a write to the page at 0x10000, where nothing is mapped`.
 #[must_use]
 pub fn in_short(fault: &Fault) -> String {
     let mut text = blame(&Blame::of(fault), false);
@@ -154,7 +154,7 @@ pub fn in_short(fault: &Fault) -> String {
     text
 }
 
-/// Part of the verdict about faults: `, and the GPU faulted: Xid 31 in bad(float*, int)`; empty where there were none.
+/// Returns the part of the verdict about faults: `, and the GPU faulted: Xid 31 in bad(float*, int)`; empty where there were none.
 pub(super) fn verdict(ledger: &Ledger) -> String {
     let blames = ledger.blames();
     if blames.is_empty() {
@@ -216,7 +216,7 @@ pub(crate) fn line(f: &Fault) -> String {
     text
 }
 
-/// The place of a page in memory that the process has or had, or beside it: `8.0 GiB behind 4.0 MiB at 0x7f1002800000`.
+/// Describes the place of a page in memory that the process has or had, or beside it: `8.0 GiB behind 4.0 MiB at 0x7f1002800000`.
 fn place(memory: &MemoryNear, page: u64, now: u64) -> String {
     let size = units::Bytes(memory.bytes as f64);
     let there = format!("{size} at {:#x}", memory.start);
@@ -238,7 +238,7 @@ fn place(memory: &MemoryNear, page: u64, now: u64) -> String {
     }
 }
 
-/// The argument that points nearest to a page, where one suspect alone has one.
+/// Describes the argument that points nearest to a page, where only one suspect has such an argument.
 fn near(suspects: &[Suspect], page: u64) -> String {
     let mut all = suspects.iter().filter_map(|s| s.near);
     let (Some(near), None) = (all.next(), all.next()) else {

@@ -50,7 +50,7 @@ enum Claim {
     Over,
     /// Contents that are there by the first write stay: the output goes elsewhere.
     Unused,
-    /// The same; but where the file has gone by then, the output is lost.
+    /// Contents that are there by the first write stay, as for `Unused`; but where the file has gone by then, the output is lost.
     Recording,
 }
 
@@ -70,11 +70,11 @@ pub(crate) struct Named {
 struct State {
     start: Start,
     claim: Claim,
-    /// The output stays in its file, also where that has gone: a recording, whose end tells it.
+    /// True if the output stays in its file, also where that has gone: a recording, whose end tells it.
     stays: bool,
     /// Bytes that all handles wrote; none where it is no regular file, or was inherited.
     written: Option<u64>,
-    /// Another program has written to it, or has cut it.
+    /// True once another program has written to it, or has cut it.
     spoiled: bool,
     /// The path that was asked for.
     asked: PathBuf,
@@ -246,8 +246,8 @@ impl Named {
         })
     }
 
-    /// To be called before something is written: empties what was there, if that was asked for; else leaves it as it is, and goes to another
-    /// file, which is told.
+    /// Prepares the file for what is written next: empties what was there, if that was asked for; else leaves it as it is, and goes to another file,
+    /// which is told.
     ///
     /// # Errors
     /// When that cannot be done.
@@ -286,8 +286,8 @@ impl Named {
         state.written = state.written.map(length);
     }
 
-    /// Tells whether another program has written to the file, or has cut it: its length is not that of what all handles wrote. From then on
-    /// nothing may be written.
+    /// Tells whether another program has written to the file, or has cut it: its length is not what all handles wrote. Nothing may be written from
+    /// then on.
     pub(crate) fn is_spoiled(&self) -> bool {
         let length = self.file.metadata().ok().map(|m| m.len());
         let mut state = self.state();
@@ -446,7 +446,7 @@ fn open_inherited(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A file that was opened without waiting, and at which a write waits.
+/// Returns a file that was opened without waiting, with writes that wait.
 fn waits(file: File) -> io::Result<File> {
     // SAFETY: an open descriptor; reads its flags and sets them without one.
     let set = unsafe {
@@ -552,7 +552,7 @@ pub fn plain(path: &Path) -> io::Result<File> {
 pub enum Obstacle {
     /// There is something in it.
     Content,
-    /// It has so many names.
+    /// The file has this number of names.
     Names(u64),
     /// Another program writes there.
     Writer,

@@ -83,7 +83,7 @@ impl Named {
         }
     }
 
-    /// To be called before something is written.
+    /// Prepares the file for what is written next.
     ///
     /// # Errors
     /// None here.

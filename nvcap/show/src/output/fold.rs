@@ -39,7 +39,7 @@ const MOST_KNOWN: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct Folder {
     weight: Weight,
-    /// The operation becomes the innermost frame.
+    /// True if the operation becomes the innermost frame.
     leaf: bool,
     full_names: bool,
     /// True if stacks were taken at only one in several doorbells. Then work without a stack is left out of the output.
@@ -63,7 +63,7 @@ impl Folder {
         Some((*complete, verdict))
     }
 
-    /// Sums of `weight`; with `leaf` the operation is the innermost frame, a launch with its kernel's name.
+    /// Begins sums of `weight`; with `leaf` the operation is the innermost frame, a launch with its kernel's name.
     #[must_use]
     pub fn new(weight: Weight, leaf: bool) -> Self {
         Self {
@@ -231,7 +231,7 @@ impl Folder {
         true
     }
 
-    /// Stacks that were summed up.
+    /// Returns the number of stacks that were summed up.
     #[must_use]
     pub fn stacks(&self) -> u64 {
         self.stacks
@@ -250,7 +250,7 @@ impl Folder {
     }
 }
 
-/// Appends a frame: what ends a frame or a line is made harmless.
+/// Appends a frame, with the characters made harmless that end a frame or a line.
 pub(crate) fn push(line: &mut String, frame: &str) {
     if !line.is_empty() {
         line.push(';');
@@ -291,7 +291,7 @@ pub struct Folded<'a> {
 }
 
 impl<'a> Folded<'a> {
-    /// Into `folder`, which the caller writes out.
+    /// Makes a sink that sums up into `folder`, which the caller writes out.
     pub fn new(folder: &'a mut Folder) -> Self {
         Self { folder }
     }

@@ -1,6 +1,6 @@
-//! The folders above a file that is written. The kernel's rule for links (`fs.protected_symlinks`) is for the last part of a path alone;
-//! here all parts are checked when root writes, and more strictly: a link of another user could have root write anywhere, also one in
-//! that user's own folder, which the kernel follows.
+//! Folders above a file that is written. The kernel's rule for links (`fs.protected_symlinks`) is for the last part of a path alone. When root
+//! writes, all parts are checked here, and more strictly: a link of another user could lead root's output anywhere, also a link in that user's own
+//! folder, which the kernel follows.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use super::{style::Plain, which::LINKS};
 
-/// Flags with which a folder is opened on the way: to go on from, no more.
+/// Flags with which a folder is opened on the way, only to go on from.
 const ON_THE_WAY: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
-/// Names of a new file that are tried.
+/// Number of names that are tried for a new file.
 const TRIES: u32 = 100;
 /// Mode of a new file: its owner's alone.
 const OWNERS: libc::c_uint = 0o600;
@@ -78,7 +78,7 @@ pub(super) fn replace(
     written
 }
 
-/// Makes a new file in a folder whose name is made of another one's.
+/// Makes a new file in a folder, under a name that is made of another one's.
 fn beside(folder: &File, name: &OsStr, mode: libc::c_uint) -> io::Result<(CString, File)> {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
     for number in 0..TRIES {
@@ -93,7 +93,7 @@ fn beside(folder: &File, name: &OsStr, mode: libc::c_uint) -> io::Result<(CStrin
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Renames a file; `is_new`: unless there is one of the new name. `at`: an open folder, or the current one.
+/// Renames a file; with `is_new` only where there is none of the new name. `at`: an open folder, or the current one.
 fn rename_at(at: libc::c_int, (from, to): (&CString, &CString), is_new: bool) -> io::Result<()> {
     let flags = match is_new {
         true => libc::RENAME_NOREPLACE,
@@ -137,7 +137,7 @@ pub(super) fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     rename_at(libc::AT_FDCWD, (&name(from)?, &name(to)?), true)
 }
 
-/// An error: a file that is not nvcap's to be replaced.
+/// Makes the error for a file that is not nvcap's to be replaced.
 fn not_own() -> io::Error {
     io::Error::new(
         io::ErrorKind::AlreadyExists,
@@ -145,7 +145,7 @@ fn not_own() -> io::Error {
     )
 }
 
-/// An error: something that is not replaced by a file.
+/// Makes the error for something that is not replaced by a file.
 pub(super) fn no_file() -> io::Error {
     io::Error::other("it is no regular file; name another one")
 }
@@ -188,12 +188,12 @@ fn open_at(
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// True where `own` follows a link of this user: in each folder, its owner's own included, whose owner can put another link there.
+/// Tells whether `own` follows a link of this user in any folder, also in one whose owner can put another link there.
 pub(super) fn may_follow(owner: u32, own: u32) -> bool {
     owner == 0 || owner == own
 }
 
-/// An error: a link of another user that is not followed, by its path; `to` is the path that leads where it led.
+/// Makes the error for a link of another user that is not followed, by its path; `to` is a path that leads where the link does.
 pub(super) fn another_users(link: &Path, owner: u32, to: &Path) -> io::Error {
     let to = match (to.canonicalize(), to.parent().zip(to.file_name())) {
         (Ok(real), _) => real,
@@ -209,7 +209,8 @@ pub(super) fn another_users(link: &Path, owner: u32, to: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
-/// Opens a folder, part by part: what was checked is what is gone through. `file` is what is to be opened in it, for the error.
+/// Opens a folder, part by part, so that the parts that were checked are those that are gone through. `file` is the name to be opened in it, for the
+/// error.
 fn walk(path: &Path, file: &OsStr, own: u32) -> io::Result<File> {
     let parts = |path: &Path| -> Vec<OsString> {
         let parts = path.components().rev();
@@ -297,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// Somebody who is neither root nor who runs this test.
+    /// Id of a user who is neither root nor the one who runs this test.
     const SOMEBODY: u32 = 65_533;
 
     /// A link above the last part of a path is followed where its maker or root made it, whatever folder it lies in.

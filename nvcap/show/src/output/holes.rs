@@ -15,7 +15,7 @@ pub(super) struct Holes(Vec<Vec<Range<usize>>>);
 pub(super) enum Part<'a> {
     /// Bytes that were read, with their offset.
     Read(usize, &'a [u8]),
-    /// This number of bytes is missing.
+    /// Number of bytes that are missing.
     Missing(usize),
 }
 

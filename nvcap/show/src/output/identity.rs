@@ -1,14 +1,15 @@
-//! Who a process is, in words and as JSON.
+//! Identity of a process, in words and as JSON.
 
 use serde_json::{Value, json};
 
 use super::names::known_name;
 use nvcap_decode::record::Identity;
 
-/// So many digits of a container's id are shown, as docker and crictl do.
+/// Number of digits of a container's id that are shown, as docker and crictl do.
 const SHORT_ID: usize = 12;
 
-/// `python3: user ann, pod research/train-0, container worker (containerd 3f2a1b0c9d8e), GPU 0`. It may have any characters.
+/// Returns the identity in words: `python3: user ann, pod research/train-0, container worker (containerd 3f2a1b0c9d8e), GPU 0`. It may have any
+/// characters.
 pub(super) fn words(who: &Identity) -> String {
     let mut all = Vec::new();
     match (&who.user, who.uid) {

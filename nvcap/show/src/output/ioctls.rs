@@ -73,11 +73,11 @@ pub struct Ioctls {
     options: IoctlOptions,
     format: Format,
     totals: Totals,
-    /// The current record is already shown: a free, which is shown before the model takes it.
+    /// True if the current record is already shown: a free, which is shown before the model takes it.
     shown_before: bool,
     first_ns: Option<u64>,
     latest: Latest,
-    /// Number of text lines so far: it stands in the place of an unknown time.
+    /// Number of text lines so far, which is shown where a time is not known.
     lines: u64,
     objects: u64,
 }
@@ -89,14 +89,14 @@ enum Format {
 }
 
 impl Ioctls {
-    /// Lines of text.
+    /// Writes lines of text to `out`.
     #[must_use]
     pub fn text(out: Output, options: IoctlOptions) -> Self {
         let color = options.color.enabled(out.is_terminal());
         Self::new(out, options, Format::Text { color })
     }
 
-    /// JSON objects.
+    /// Writes JSON objects to `out`.
     #[must_use]
     pub fn json(out: Output, options: IoctlOptions) -> Self {
         Self::new(out, options, Format::Json)
@@ -165,8 +165,8 @@ impl Ioctls {
         self.out.end_object()
     }
 
-    /// The first columns of a line: time, process and thread. If the source knows no time, the line's number stands in its
-    /// place. A `<` behind the time says that a line above has a later one.
+    /// Returns the first columns of a line: time, process and thread. If the source knows no time, the line's number stands in its place. A `<`
+    /// behind the time says that an earlier line has a later time.
     fn start(&mut self, at: At, model: &Model) -> String {
         self.lines += 1;
         let time = match at.time() {

@@ -8,9 +8,9 @@ use std::fmt::{self, Write};
 
 use cpp_demangle::{BorrowedSymbol, DemangleNodeType, DemangleOptions, DemangleWrite};
 
-/// A longer name is shown as it is. Those of PyTorch and CUTLASS reach some thousand bytes.
+/// Longest name that is demangled; a longer one is shown as it is. Names of PyTorch and CUTLASS reach some thousand bytes.
 const MOST_MANGLED: usize = 16 << 10;
-/// The most bytes of a name, and that are made of one: substitutions can double it again and again.
+/// The most bytes of a name, and of the text that is made of it: substitutions can double it again and again.
 pub(crate) const MOST_TEXT: usize = 16 << 10;
 /// The most pieces that are made of a name.
 const MOST_PIECES: usize = 64 << 10;
@@ -18,8 +18,8 @@ const MOST_PIECES: usize = 64 << 10;
 const MOST_TYPES: usize = 4096;
 const ANONYMOUS: &str = "(anonymous namespace)";
 
-/// The name with its template arguments, parameters and, for templates, return type:
-/// `void scale<float>(float*, int)`. The name itself where it is not mangled.
+/// Returns the name with its template arguments, parameters and, for templates, return type: `void scale<float>(float*, int)`; the name itself where
+/// it is not mangled.
 #[must_use]
 pub fn demangled(name: &str) -> String {
     let (of_file, mangled) = without_file(name);
@@ -41,7 +41,7 @@ pub fn demangled(name: &str) -> String {
     }
 }
 
-/// A name of [`MOST_TEXT`] bytes at most; a longer one has `…` at its end.
+/// Cuts a name to [`MOST_TEXT`] bytes; a longer one has `…` at its end.
 fn within(name: &str) -> Cow<'_, str> {
     const MARK: &str = "…";
     if name.len() <= MOST_TEXT {
@@ -54,8 +54,8 @@ fn within(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.get(..end).unwrap_or_default().to_owned() + MARK)
 }
 
-/// The name alone, without template arguments, parameters and return type: `at::native::elementwise_kernel`. The name itself
-/// where it is not mangled.
+/// Returns the name alone, without template arguments, parameters and return type: `at::native::elementwise_kernel`; the name itself where it is not
+/// mangled.
 #[must_use]
 pub fn short(name: &str) -> String {
     let (of_file, mangled) = without_file(name);
@@ -80,7 +80,7 @@ pub fn short(name: &str) -> String {
     text
 }
 
-/// The types of the parameters, as the mangled name has them. `None` if the name has no types (`extern "C"`, variables) or cannot be read.
+/// Returns the types of the parameters, as the mangled name has them; `None` if the name has no types (`extern "C"`, variables) or cannot be read.
 #[must_use]
 pub fn parameters(name: &str) -> Option<Vec<String>> {
     let (_, mangled) = without_file(name);
@@ -113,7 +113,7 @@ pub fn parameters(name: &str) -> Option<Vec<String>> {
     Some(types).filter(|types| types.len() <= MOST_TYPES)
 }
 
-/// The text of a Rust name: `_R...`, or the older form, which ends with a hash. The mangled name where that would be too long.
+/// Returns the text of a Rust name: `_R...`, or the older form, which ends with a hash; the mangled name where the text would be too long.
 fn rust(name: &str) -> Option<String> {
     if name.len() > MOST_MANGLED {
         return None;
@@ -161,7 +161,7 @@ fn without_file(name: &str) -> (bool, &str) {
     rest().map_or((false, name), |rest| (true, rest))
 }
 
-/// `_INTERNAL_` and a file with its hash, which nvcc also uses for an anonymous namespace, made readable.
+/// Makes `_INTERNAL_` and a file with its hash, which nvcc also uses for an anonymous namespace, readable.
 fn without_internal(text: String) -> String {
     const MARK: &str = "_INTERNAL_";
     if !text.contains(MARK) {
@@ -251,9 +251,9 @@ struct Text {
     nodes: Vec<bool>,
     /// Number of lists of template arguments that the current piece lies in.
     within: usize,
-    /// A list has just ended; its `>` follows.
+    /// True if a list has just ended, and its `>` follows.
     closing: bool,
-    /// A tag of an ABI is being written, in pieces.
+    /// True while the tag of an ABI is being written, in pieces.
     in_tag: bool,
 }
 

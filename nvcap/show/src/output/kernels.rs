@@ -1,4 +1,4 @@
-//! Names of kernels as people read them, worked out once for each.
+//! Names of kernels as people read them, each worked out once.
 //!
 //! Those of one thread are told apart: a trace shows no two kernels by one short name.
 
@@ -15,7 +15,7 @@ use nvcap_decode::cubin::Param;
 use nvcap_decode::decode::event::{Body, Event, InlineContent, Launch, Operation};
 use nvcap_decode::wire::GpuVa;
 
-/// The most names kept, and their bytes: where there are more, all are forgotten.
+/// The most names that are kept, and their bytes: where there are more, all are forgotten.
 const MOST: usize = 1 << 16;
 const MOST_BYTES: usize = 64 << 20;
 

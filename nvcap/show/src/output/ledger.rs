@@ -25,7 +25,7 @@ pub(crate) use table::Fit;
 /// The most programs that are named where none used a GPU.
 const PROGRAMS: usize = 8;
 
-/// The one line that says whether anything is missing, and what.
+/// Returns the one line that says whether anything is missing, and what.
 #[must_use]
 pub fn verdict(ledger: &Ledger) -> String {
     if let Some(programs) = ledger.without_gpu() {
@@ -68,7 +68,7 @@ pub fn no_gpu(programs: &[&str]) -> String {
     )
 }
 
-/// Words behind the verdict of a trace without a submission: the GPU may be at work on what was submitted before.
+/// Returns words behind the verdict of a trace without a submission: the GPU may be at work on what was submitted before.
 fn before(ledger: &Ledger) -> &'static str {
     let was_there = ledger.channels().any(|(_, c)| {
         matches!(
@@ -258,10 +258,10 @@ fn understood(f: &mut Formatter<'_>, u: &Understanding) {
     f.end();
 }
 
-/// The shortest time for which a rate is shown, ns: below it the resolution of the times would decide the rate.
+/// Shortest time for which a rate is shown, ns: the rate of a shorter one would depend on the resolution of the times.
 const SHORTEST_OF_A_RATE: u64 = 1_000_000;
 
-/// The time from the first submission to the last, and submissions and bytes a second, in one line.
+/// Writes the time from the first submission to the last, and the rates of submissions and bytes, in one line.
 fn rate(f: &mut Formatter<'_>, t: &Totals, duration_ns: u64) {
     if duration_ns < SHORTEST_OF_A_RATE {
         return;
@@ -455,7 +455,7 @@ fn untraced(f: &mut Formatter<'_>, ledger: &Ledger) {
     }
 }
 
-/// Appends the distance of observing from missing an entry, a line for each channel; no line without `--how observe`.
+/// Appends the margin by which observing was ahead of missing an entry, a line for each channel; no line without `--how observe`.
 pub(crate) fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     let Some(o) = ledger.observed() else {
         return;

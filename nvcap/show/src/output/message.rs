@@ -18,17 +18,17 @@ fn held() -> std::sync::MutexGuard<'static, Option<Vec<String>>> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// From now on lines wait for [`release`].
+/// Makes lines wait for [`release`] from now on.
 pub fn hold() {
     held().get_or_insert_default();
 }
 
-/// The newest line that waits.
+/// Returns the newest line that waits.
 pub fn newest_held() -> Option<String> {
     held().as_ref()?.last().cloned()
 }
 
-/// Writes the lines that wait; those to come are written at once.
+/// Writes the lines that wait; later ones are written at once.
 pub fn release() {
     let lines = held().take();
     for line in lines.into_iter().flatten() {

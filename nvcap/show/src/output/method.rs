@@ -25,7 +25,7 @@ pub(crate) fn method_name(class: u32, method: u16) -> Option<String> {
 /// Explains method writes, remembering the names it has looked up.
 #[derive(Debug, Default)]
 pub(crate) struct Explainer {
-    /// Bounded: a class has at most 2^14 methods, and few classes occur.
+    /// Names by class and method. Bounded: a class has at most 2^14 methods, and few classes occur.
     names: HashMap<(u32, u16), Named>,
 }
 
@@ -37,9 +37,9 @@ struct Named {
     known: bool,
     carries_data: bool,
     fields: Vec<Field>,
-    /// Fields that share bits: which of them apply depends on the data word.
+    /// True if fields share bits: the data word decides which of them apply.
     overlap: bool,
-    /// One field that begins at bit 0 and has no names: its value is the data word.
+    /// True if there is one field, which begins at bit 0 and has no names: its value is the data word.
     plain: bool,
 }
 
@@ -141,7 +141,7 @@ impl Explainer {
         data: &[u8],
         redact: Option<&Redactor>,
     ) {
-        /// Only `-vvv` shows more words than these.
+        /// The most words that are shown without `-vvv`.
         const SHOWN: usize = 8;
         let named = self.named(m.class, m.method);
         f.line(prefix, 1, m.masked.then_some(Role::Dim));

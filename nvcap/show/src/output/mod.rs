@@ -64,14 +64,14 @@ pub enum Detail {
     /// Operations.
     #[default]
     Operations,
-    /// And every method write with its fields (`-vv`; of JSON `-v`).
+    /// Operations, and every method write with its fields (`-vv`; of JSON `-v`).
     Methods,
-    /// And every ring entry with its raw words (`-vvv`; of JSON `-vv`).
+    /// Operations, method writes, and every ring entry with its raw words (`-vvv`; of JSON `-vv`).
     Words,
 }
 
 impl Detail {
-    /// From the number of `-v` of JSON; of text it is one more.
+    /// Returns the detail for a number of `-v` of JSON; text has one more `-v` for the same.
     #[must_use]
     pub fn from_count(v: u8) -> Self {
         match v {
@@ -98,7 +98,7 @@ pub struct Summary {
 pub struct StampReads {
     /// Number of times that stamps were read.
     pub reads: u64,
-    /// For how long stamps were read again and again, summed over all processes, ns.
+    /// Time for which stamps were read again and again, summed over all processes, ns.
     pub ns: u64,
     /// Number of stamps that were seen.
     pub stamps: u64,

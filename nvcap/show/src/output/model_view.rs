@@ -1,5 +1,5 @@
-//! View of `nvcap channels` and `nvcap maps` at the end of a trace: each process as it was when it had the most
-//! channels. A process that has ended or freed its channels would have nothing left to show. Knows no source.
+//! View of `nvcap channels` and `nvcap maps` at the end of a trace: each process as it was when it had the most channels, for a process that has
+//! ended or freed its channels has nothing left to show. Knows no source.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,16 +29,16 @@ pub struct ModelView {
     counts: bool,
 }
 
-/// A process as it was when it had the most channels, and of several such times the most mappings.
+/// A process as it was when it had the most channels, and then the most mappings.
 #[derive(Debug)]
 struct Most {
     weight: (usize, usize),
-    /// Processes that are there at the trace's end share one copy.
+    /// Driver model of that time; processes that are there at the trace's end share one copy.
     model: Arc<Model>,
 }
 
 impl ModelView {
-    /// An empty view. `counts` says that submissions are among the records: then 0 submissions are a count, not unknown.
+    /// Makes an empty view. `counts`: submissions are among the records, so that 0 submissions are a count, and not unknown.
     #[must_use]
     pub fn new(counts: bool) -> Self {
         Self {
@@ -47,14 +47,14 @@ impl ModelView {
         }
     }
 
-    /// GP_GET and GP_PUT of a channel as they are now.
+    /// Takes GP_GET and GP_PUT of a channel as they are now.
     pub fn positions(&mut self, channel: ChannelId, get: u32, put: u32) {
         let live = self.live.entry(channel).or_default();
         live.gp_get = Some(get);
         live.gp_put = Some(put);
     }
 
-    /// The engine of a channel by the methods in its ring.
+    /// Takes the engine of a channel by the methods in its ring.
     pub fn engine(&mut self, channel: ChannelId, engine: Engine) {
         self.live.entry(channel).or_default().engine = engine;
     }

@@ -36,7 +36,7 @@ pub(crate) fn operation_name(op: &Operation) -> &'static str {
     }
 }
 
-/// `gr`, `ce2`, `nvdec0`, ...: an engine as users write it in filters.
+/// An engine as users write it in filters: `gr`, `ce2`, `nvdec0`, ...
 #[derive(Clone, Copy)]
 pub struct EngineName(pub Engine);
 
@@ -69,8 +69,8 @@ pub(crate) fn known_name(name: &str) -> Option<&str> {
     Some(name).filter(|n| !n.is_empty())
 }
 
-/// `name/pid:tid`: who submitted. The thread id is left out where it is the process's first thread or not known, the
-/// name and the process id where they are not known.
+/// Submitter as `name/pid:tid`. The thread id is left out where it is the process's first thread or not known, the name and the process id where they
+/// are not known.
 pub(crate) struct Who<'a>(pub &'a Context);
 
 impl fmt::Display for Who<'_> {
@@ -93,7 +93,7 @@ impl fmt::Display for Who<'_> {
     }
 }
 
-/// `h2d`, `d2h`, `d2d`, `h2h`, `p2p`; `h2a` and others for arrays.
+/// Returns the short name of a direction: `h2d`, `d2h`, `d2d`, `h2h`, `p2p`; `h2a` and others for arrays.
 #[must_use]
 pub(crate) fn direction(d: Direction) -> &'static str {
     match d {
@@ -162,7 +162,7 @@ pub fn pid_name(pid: u32) -> String {
     known_pid(pid).map_or_else(|| "?".to_owned(), |p| p.to_string())
 }
 
-/// `gpu0`, `gpu?`.
+/// Returns a GPU's name: `gpu0`, `gpu?`.
 #[must_use]
 pub(crate) fn gpu_name(minor: Option<u32>) -> String {
     minor.map_or_else(|| "gpu?".to_owned(), |m| format!("gpu{m}"))
@@ -174,7 +174,7 @@ pub fn token_name(token: Option<u32>) -> String {
     token.map_or_else(|| "?".to_owned(), |token| format!("{token:#07x}"))
 }
 
-/// Words for whose copies, fills and writes are the driver's own: `the driver, for a module`.
+/// Returns words for copies, fills and writes that are the driver's own: `the driver, for a module`.
 #[must_use]
 pub(crate) const fn for_driver(part: PartOf) -> &'static str {
     match part {

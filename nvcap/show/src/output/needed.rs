@@ -10,10 +10,10 @@ use nvcap_decode::decode::event::Context;
 use nvcap_decode::record::{At, Channel, ChannelId, Gpu, Life, Process, Record};
 use nvcap_decode::wire::hash::NumberMap;
 
-/// Ended processes of which records are held: a child that has no name yet has that of the process that made it.
+/// Number of ended processes whose records are held: a child that has no name yet has that of the process that made it.
 const ENDED_KEPT: usize = 1 << 14;
 
-/// Records that nothing shown has needed yet.
+/// Records that no shown event has needed yet.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
     /// Number of records that came.
@@ -41,8 +41,7 @@ struct Described {
 }
 
 impl Needed {
-    /// Holds a record that events may need. Ends of threads and processes are needed by none; false is returned for what is no such
-    /// record.
+    /// Holds a record that events may need. Returns false for any other: no event needs the ends of threads and processes.
     pub(super) fn hold(&mut self, record: &Record) -> bool {
         self.came += 1;
         let n = self.came;
@@ -142,7 +141,7 @@ impl Needed {
 }
 
 impl Described {
-    /// Gives its records; the process that made it is returned.
+    /// Gives its records, and returns the process that made it.
     fn give(self, taken: &mut RecordsByArrival) -> Option<u32> {
         taken.extend(self.name);
         taken.extend(self.identity);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The ranges, sorted for look-ups.
 #[derive(Clone, Debug, Default)]
 pub struct Phases {
-    /// By start, then longer first.
+    /// Ranges by start, longer ones first.
     ranges: Vec<Range>,
 }
 

@@ -1,4 +1,4 @@
-//! `--redact`: users' data is replaced by its length and a short hash.
+//! Replacement of users' data by its length and a short hash (`--redact`).
 //!
 //! What counts as users' data: the bytes of inline writes, kernel arguments, fill patterns, the data words of
 //! methods that carry such bytes, and all raw pushbuffer bytes. Addresses, sizes, geometry, semaphore payloads and names
@@ -20,7 +20,7 @@ pub struct Redacted {
     /// Number of bytes that are hidden.
     #[serde(rename = "redacted_bytes")]
     pub bytes: u64,
-    /// Their hash: within a run the same for the same bytes.
+    /// Hash of the bytes: within a run the same for the same bytes.
     #[serde(serialize_with = "hash_hex")]
     pub hash: u32,
 }

@@ -1,4 +1,4 @@
-//! Channels that release semaphores, to tell a wait for another channel from a wait for the channel itself.
+//! Channels that release semaphores, by which a wait for another channel is told from one for the channel itself.
 
 use nvcap_decode::decode::event::{Body, Context, Event, Operation, SemaphoreAction};
 use nvcap_decode::record::ChannelId;
@@ -57,7 +57,7 @@ impl Releases {
         self.of(c.at.pid, address)
     }
 
-    /// The same of a process.
+    /// Returns the channel that last released the semaphore at this address of a process.
     pub(crate) fn of(&self, pid: u32, address: GpuVa) -> Option<ChannelId> {
         self.0.get(&(pid, address)).copied()
     }

@@ -1,4 +1,4 @@
-//! Words as one types them to a shell: what a message tells the user to type can be typed.
+//! Words as a user types them to a shell, so that the commands in messages can be typed as they are.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -99,8 +99,7 @@ pub(super) fn members(out: &mut Vec<u8>, calls: &Calls) {
     out.push(b']');
 }
 
-/// The name of a frame in sums over stacks: its function, for Python with file and line; the module in brackets if the function is
-/// not known.
+/// Returns the name of a frame in sums over stacks: its function, in Python with file and line; the module in brackets if the function is not known.
 pub(super) fn word(
     symbol: Option<&str>,
     module: &str,

@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Most bytes of one write: as many as a pipe holds, so that progress is noticed with a slow reader.
+/// The most bytes of one write: as many as a pipe holds, so that progress is noticed with a slow reader.
 pub(super) const PIECE: usize = 64 * 1024;
 
-/// Bytes that a pipe takes in one piece (PIPE_BUF).
+/// Number of bytes that a pipe takes in one piece (PIPE_BUF).
 const UNTORN: usize = 4096;
 
 /// The descriptor of this program's standard output, where that has been kept from a command ([`keep_output`]); -1 before.

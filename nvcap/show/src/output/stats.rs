@@ -1,4 +1,4 @@
-//! Statistics (`-s`): what was submitted, in sums; for the command streams what `strace -c` is for system calls.
+//! Statistics (`-s`): sums of what was submitted, as `strace -c` makes them of system calls.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,7 +45,7 @@ use super::{Detail, Sink, Summary};
 pub enum Form {
     /// Tables.
     Text {
-        /// In colour.
+        /// True for colour.
         color: bool,
     },
     /// One JSON object of type `stats`.
@@ -173,7 +173,7 @@ impl Stats {
         Some(self.last_ns?.saturating_sub(self.first_ns?))
     }
 
-    /// `3.50 s, 11.4 MiB/s`, of these bytes.
+    /// Returns the time and the rate of these bytes: `3.50 s, 11.4 MiB/s`.
     fn time_and_rate(&self, bytes: u64) -> String {
         let Some(span) = self.span() else {
             return "? s, ? B/s".to_owned();

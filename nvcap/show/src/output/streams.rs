@@ -1,5 +1,5 @@
-//! `--explain-streams`: at the end of a trace, which channels were shared by what, and which submissions stood
-//! behind another's wait. A section of text, or one JSON object.
+//! Output of `--explain-streams` at the end of a trace: the streams that shared each channel, and the submissions that stood behind another's wait. A
+//! section of text, or one JSON object.
 
 use std::{collections::BTreeMap, fmt::Write as _, io};
 
@@ -29,7 +29,7 @@ pub struct Streams {
     out: Output,
     json: bool,
     sharing: Sharing,
-    /// Spread of channels over runlists when there were the most channels: at the end those of ended processes are gone.
+    /// Spread of channels over runlists when there were the most channels: the channels of ended processes are gone at the end.
     spread: Vec<GpuReport>,
     most: usize,
 }
@@ -57,7 +57,7 @@ impl Streams {
         }
     }
 
-    /// Keeps how channels are spread now, if there never were more channels.
+    /// Keeps the spread of channels, if there were never more of them.
     fn look(&mut self, model: &Model) {
         let now = model.channels().count();
         if now >= self.most && now != 0 {

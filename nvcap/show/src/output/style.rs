@@ -11,7 +11,7 @@ pub enum Color {
     Auto,
     /// Always.
     Always,
-    /// Never.
+    /// Not at all.
     Never,
 }
 
@@ -33,17 +33,17 @@ impl Color {
 /// Role of a piece of text, for its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Less important: times, the driver's own launches, raw words.
+    /// Less important text: times, the driver's own launches, raw words.
     Dim,
-    /// The word that says which operation.
+    /// The word that names the operation.
     Operation,
     /// A name: a method, a field.
     Name,
     /// An address.
     Address,
-    /// Something is missing or wrong.
+    /// Text on something that is missing or wrong.
     Alarm,
-    /// All is well.
+    /// Text that says that all is well.
     Good,
 }
 
@@ -66,11 +66,11 @@ const RESET: &str = "\x1b[0m";
 pub(crate) struct Formatter<'a> {
     out: &'a mut Vec<u8>,
     color: bool,
-    /// All of the current line is of this role.
+    /// Role of all of the current line, if it has one.
     line_role: Option<Role>,
-    /// Lines are cut to this many columns.
+    /// Number of columns that lines are cut to.
     width: Option<usize>,
-    /// Names of kernels are shown with template arguments and parameters.
+    /// True if names of kernels are shown with template arguments and parameters.
     full_names: bool,
     /// Offset in `out` at which the current line begins.
     begin: usize,
@@ -155,7 +155,7 @@ impl<'a> Formatter<'a> {
         let _ = self.write_fmt(args);
     }
 
-    /// Appends text of a role. In a line that has a role of its own, that stays.
+    /// Appends text of a role. In a line that has a role of its own, that role stays.
     pub(crate) fn role(&mut self, role: Role, args: fmt::Arguments<'_>) {
         let paint = self.color && self.line_role.is_none();
         if paint {
@@ -180,8 +180,8 @@ impl<'a> Formatter<'a> {
     }
 }
 
-/// Each character of a line: its byte offset and how many columns it takes. Sequences that colour take none. From U+1100
-/// on two are assumed: that is right for Chinese, Japanese and Korean, and too many for some others.
+/// Iterates over the characters of a line: the byte offset of each, and the number of columns that it takes. Sequences that colour take none. From
+/// U+1100 on two are assumed: that is right for Chinese, Japanese and Korean, and too many for some others.
 fn pieces(text: &str) -> impl Iterator<Item = (usize, usize)> {
     let mut colour = false;
     text.char_indices().map(move |(at, c)| {
@@ -202,7 +202,7 @@ fn pieces(text: &str) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// The columns that a line takes.
+/// Returns the number of columns that a line takes.
 fn columns(text: &str) -> usize {
     pieces(text).map(|(_, columns)| columns).sum()
 }
@@ -249,14 +249,14 @@ fn harmless(c: char) -> char {
     if is_acted_on(c) { '?' } else { c }
 }
 
-/// Makes several lines harmless that have names from outside in them; line ends stay.
+/// Makes several lines with names from outside harmless; line ends stay.
 #[must_use]
 pub fn plain_lines(text: &str) -> String {
     let plain = |c| if c == '\n' { c } else { harmless(c) };
     text.chars().map(plain).collect()
 }
 
-/// Makes a line harmless that has names from outside in it, and cuts it to `width` columns, with dots in the place of the rest.
+/// Makes a line with names from outside harmless, and cuts it to `width` columns, with dots in the place of the rest.
 #[must_use]
 pub fn plain_line(line: &str, width: Option<usize>) -> String {
     let mut out = Vec::new();

@@ -1,13 +1,13 @@
-//! Size of the terminal, and rows at its end that pass: others will stand in their place. Knows no format.
+//! Size of the terminal, and rows at its end in whose place others will stand. Knows no format.
 
 use std::io;
 use std::sync::Mutex;
 
-/// Lines are never cut to fewer columns than these: in a narrower terminal they wrap.
+/// Fewest columns that lines are cut to: in a narrower terminal they wrap.
 const FEWEST: usize = 40;
 
-/// Rows that stand at the terminal's end until something else is written, and its columns when they were written. There is one terminal: standard
-/// output and standard error write to it.
+/// Number of the rows that stand at the terminal's end until something else is written, and the terminal's columns when they were written. There is
+/// one terminal: standard output and standard error write to it.
 static PASSING: Mutex<Option<(usize, Option<usize>)>> = Mutex::new(None);
 
 fn passing() -> std::sync::MutexGuard<'static, Option<(usize, Option<usize>)>> {
@@ -16,14 +16,14 @@ fn passing() -> std::sync::MutexGuard<'static, Option<(usize, Option<usize>)>> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Lines that were written stand at the terminal's end: what is written next erases them first.
+/// Takes note of lines that stand at the terminal's end: what is written next erases them first.
 pub(super) fn stands(lines: &[u8], error: bool) {
     let rows = lines.iter().filter(|byte| **byte == b'\n').count();
     *passing() = Some((rows, columns(error)));
 }
 
-/// Bytes that erase what stands at the terminal's end; none where nothing does, or where the terminal's width is another now: lines may have
-/// wrapped, and what stands above them is not to be erased.
+/// Returns the bytes that erase what stands at the terminal's end. There are none where nothing does, or where the terminal's width has changed:
+/// lines may have wrapped, and what stands above them must stay.
 pub(super) fn erase(error: bool) -> Vec<u8> {
     match passing().take() {
         Some((rows, width)) if rows > 0 && width == columns(error) => {
@@ -42,7 +42,7 @@ pub(super) fn columns(error: bool) -> Option<usize> {
     (columns > 0).then_some(columns.max(FEWEST))
 }
 
-/// The height in rows, as [`columns`].
+/// Returns the height in rows, found as [`columns`] finds the width.
 #[must_use]
 pub(super) fn rows(error: bool) -> Option<usize> {
     let asked = asked(error).ok().map(|size| size.1);

@@ -68,7 +68,7 @@ use tally::Tally;
 pub(crate) use waits::is_wait;
 use words::words;
 
-/// The most programs that are remembered to have been shown by their address.
+/// The most programs that are remembered as shown by their address.
 const MOST_NAMELESS: usize = 1 << 16;
 
 /// Options of the text output.
@@ -76,28 +76,28 @@ const MOST_NAMELESS: usize = 1 << 16;
 pub struct TextOptions {
     /// Detail of the decoder's output beside operations: methods, words.
     pub detail: Detail,
-    /// All operations with all details, all columns, and what surrounds the streams: channels that become known,
-    /// threads. Without it, short lines of what the program asked for.
+    /// True for all operations with all details, all columns, and what surrounds the streams: channels that become known, threads. False for short
+    /// lines of what the program asked for.
     pub verbose: bool,
-    /// A filter chooses the operations: all that it lets through are shown, the driver's own too.
+    /// True if a filter chooses the operations: all that it lets through are shown, the driver's own too.
     pub filtered: bool,
-    /// Only the processes and channels that the shown events need are shown: a filter chooses the events.
+    /// True if only the processes and channels that the shown events need are shown: a filter chooses the events.
     pub needed_only: bool,
-    /// Short lines are cut to this many columns; by default to the terminal's width, if the output is a terminal.
+    /// Number of columns that short lines are cut to; by default the terminal's width, if the output is a terminal.
     pub width: Option<usize>,
-    /// Only the ledger is shown.
+    /// True if only the ledger is shown.
     pub quiet: bool,
     /// Condition on which colour is used.
     pub color: Color,
     /// Clock by which times are shown.
     pub clock: Clock,
-    /// Names of kernels with template arguments and parameters.
+    /// True for names of kernels with template arguments and parameters.
     pub full_names: bool,
-    /// The output is read while it is made, on a terminal: columns have a head, and equal lines in a row are counted.
+    /// True if the output is read while it is made, on a terminal: columns have a head, and equal lines in a row are counted.
     pub screen: bool,
     /// Form of the output where lines come too fast to be read.
     pub fast: Fast,
-    /// Entries that were in the rings of a running process before are shown too.
+    /// True if entries that were in the rings of a running process before are shown too.
     pub history: bool,
     /// Replaces users' data by lengths and hashes; `None` shows the data.
     pub redact: Option<Redactor>,
@@ -120,7 +120,7 @@ pub struct Text {
     board: Board,
     history: History,
     known: Known,
-    /// The columns have their head.
+    /// True once the columns have their head.
     headed: bool,
     /// Data words of a method that carries data, gathered into one line.
     run: DataRun,
@@ -196,7 +196,7 @@ impl Text {
         self.out.end_object()
     }
 
-    /// A name that comes behind a write of code is not that of what was launched before.
+    /// Forgets programs whose code is overwritten: a name that comes later is not that of what was launched before.
     fn overwritten(&mut self, event: &Event<'_>) {
         if self.nameless.is_empty() {
             return;
@@ -432,7 +432,7 @@ impl Text {
         self.note(at, Role::Dim, format_args!("{text}"))
     }
 
-    /// The lines of records that this submission needs and that were held back.
+    /// Writes the lines of records that this submission needs and that were held back.
     fn needed_by(&mut self, c: &Context) -> io::Result<()> {
         for record in self.needed.of_submission(c) {
             self.show(&record)?;
@@ -440,7 +440,7 @@ impl Text {
         Ok(())
     }
 
-    /// The line of a record that has one.
+    /// Writes the line of a record, if it has one.
     fn show(&mut self, record: &Record) -> io::Result<()> {
         match record {
             Record::Loss(l) => self.loss(l),

@@ -69,7 +69,7 @@ pub(crate) fn nanoseconds(text: &str) -> Option<u64> {
     whole.checked_add(rest)
 }
 
-/// Bytes for people: `640 B`, `3.0 MiB`.
+/// A number of bytes as people read it: `640 B`, `3.0 MiB`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bytes(pub f64);
 
@@ -89,7 +89,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A time for people, with three digits: `850 ns`, `12.3 us`, `1.23 ms`, `61.0 s`.
+/// A time as people read it, with three digits: `850 ns`, `12.3 us`, `1.23 ms`, `61.0 s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nanoseconds(pub u64);
 

@@ -1,13 +1,13 @@
-//! The file that a path leads to, also where there is none yet: two paths may be of one file by a link, by a second name, by another way to
-//! the same folder, or by a stream that this program was started with.
+//! File that a path leads to, also where there is none yet. Two paths may be of one file by a link, by a second name, by another way to the same
+//! folder, or by a stream that this program was started with.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-/// Links that are followed one after the other at most: the kernel's own limit.
+/// The most links that are followed one after the other: the kernel's own limit.
 pub(super) const LINKS: u32 = 40;
 
-/// A file. Two are equal if what is written to the one is in the other.
+/// A file. Two are equal if what is written to one is in the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhichFile {
     /// A file that is there, a FIFO or a pipe: its device and inode.
@@ -73,7 +73,7 @@ pub fn is_below(file: &Path, folder: &Path) -> bool {
     matches!((whole(file), whole(folder)), (Some(file), Some(folder)) if file.starts_with(&folder))
 }
 
-/// The path without links: of a file that is not there yet too, and of one whose folder is not.
+/// Returns the path without links, also for a file that is not there yet, and for one whose folder is not.
 fn place_of(path: &Path, links: u32) -> Option<PathBuf> {
     if let Ok(whole) = path.canonicalize() {
         return Some(whole);

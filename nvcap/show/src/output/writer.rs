@@ -31,7 +31,7 @@ enum Target {
         named: Named,
         path: PathBuf,
     },
-    /// For tests and for users of the library.
+    /// Any other writer, for tests and for users of the library.
     Other(Box<dyn Write + Send>),
 }
 
@@ -43,15 +43,15 @@ pub struct Output {
     ends: Vec<usize>,
     /// Bytes of whole objects in a regular file; `None` where it cannot be cut back.
     whole: Option<u64>,
-    /// A write failed and the target cannot be cut back: its last line may be incomplete.
+    /// True if a write failed and the target cannot be cut back: its last line may be incomplete.
     torn: bool,
     line_buffered: bool,
     /// Time at which the buffer was last written, if it goes to a standard stream.
     written: Option<Instant>,
     unshown: u64,
-    /// Objects that were written.
+    /// Number of objects that were written.
     shown: u64,
-    /// The file has gone and what was written could not be saved: the time of the last attempt.
+    /// Time of the last attempt to save what was written, if the file has gone and that failed.
     unsaved: Option<Instant>,
     told: bool,
     /// Error because of which the last objects could not be written.
@@ -59,13 +59,13 @@ pub struct Output {
 }
 
 impl Output {
-    /// Standard output. To a terminal every object is written at once.
+    /// Opens standard output. To a terminal every object is written at once.
     #[must_use]
     pub fn stdout() -> Self {
         Self::standard(Standard::Output)
     }
 
-    /// Standard error, as standard output; other writers' lines are not torn.
+    /// Opens standard error, like standard output; other writers' lines are not torn.
     #[must_use]
     pub fn stderr() -> Self {
         Self::standard(Standard::Error)
@@ -147,7 +147,7 @@ impl Output {
         }
     }
 
-    /// A second output to the same place, used when this one has written everything.
+    /// Opens a second output to the same place, for use when this one has written everything.
     ///
     /// # Errors
     /// When the place cannot be opened twice.
@@ -162,7 +162,7 @@ impl Output {
         }
     }
 
-    /// Any other writer.
+    /// Makes an output of any other writer.
     #[must_use]
     pub fn to(writer: Box<dyn Write + Send>) -> Self {
         Self::new(Target::Other(writer), None)
@@ -197,7 +197,7 @@ impl Output {
         terminal::columns(self.is_of_error()?)
     }
 
-    /// Tells of a terminal whether standard error goes there, or standard output; `None` where it is none.
+    /// Tells whether the terminal that it goes to is that of standard error, or else of standard output; `None` where it is no terminal.
     fn is_of_error(&self) -> Option<bool> {
         match &self.target {
             Target::Standard(stream) if self.line_buffered => Some(*stream == Standard::Error),
@@ -211,8 +211,8 @@ impl Output {
         terminal::rows(self.is_of_error()?)
     }
 
-    /// Writes lines to the terminal in whose place the next object, message or lines of this kind will stand. They are no object: nothing is
-    /// counted of them, and where they cannot be written they are left out.
+    /// Writes lines to the terminal, in whose place the next object, message or lines of this kind will stand. They are no object: they are not
+    /// counted, and are left out where they cannot be written.
     ///
     /// # Errors
     /// As [`Output::end_object`], for what is buffered before.
@@ -234,7 +234,7 @@ impl Output {
         &mut self.buffer
     }
 
-    /// Bytes that were appended to the buffer since the last object ended.
+    /// Returns the number of bytes that were appended to the buffer since the last object ended.
     pub(crate) fn appended(&self) -> usize {
         self.buffer.len() - self.ends.last().copied().unwrap_or(0)
     }
@@ -255,7 +255,7 @@ impl Output {
         Ok(())
     }
 
-    /// Ends the object that was appended, and writes it now: it is a command's whole answer, not a part of a trace.
+    /// Ends the object that was appended, and writes it now, for it is a command's whole answer and not a part of a trace.
     ///
     /// # Errors
     /// When it could not be written; lack of room is an error here, too.
@@ -267,7 +267,7 @@ impl Output {
         self.refused.take().map_or(Ok(()), Err)
     }
 
-    /// Objects given up because they could not be written, or because the file that has them has gone.
+    /// Returns the number of objects that were given up because they could not be written, or because the file that has them has gone.
     #[must_use]
     pub fn unshown(&self) -> u64 {
         let lost = self.unsaved.map_or(0, |_| self.shown);
@@ -280,7 +280,7 @@ impl Output {
         self.whole.is_some() && !self.torn
     }
 
-    /// The regular file that it goes to, with its path: for what is written to be brought to the disk.
+    /// Returns the regular file that it goes to, with its path: for what is written to be brought to the disk.
     pub(crate) fn on_disk(&self) -> Option<(std::fs::File, &Path)> {
         match &self.target {
             Target::File { named, path } if self.whole.is_some() => {
@@ -488,7 +488,7 @@ impl Drop for Output {
     }
 }
 
-/// No room: a full disk, a quota or a file size limit.
+/// Tells whether there is no room: a full disk, a quota or a file size limit.
 fn is_full(e: &io::Error) -> bool {
     matches!(
         e.kind(),

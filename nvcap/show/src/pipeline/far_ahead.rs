@@ -1,4 +1,4 @@
-//! Work that ends long after its submission: its times are known wherever nobody reads before the end of the trace.
+//! Work that ends long after its submission, whose times are known wherever nobody reads before the end of the trace.
 
 use serde_json::Value;
 
@@ -14,8 +14,8 @@ use nvcap_decode::wire::GpuVa;
 /// Kernels of 5 ms, submitted at once: 3 s of work.
 const QUEUED: [u64; 600] = [5_000_000; 600];
 
-/// Gives the records, live or of a recording. `idles`: a live source says after each that comes a second behind the last submission that it has no
-/// more for the moment.
+/// Gives the records, live or of a recording. `idles`: after each record that comes a second behind the last submission, a live source says that it
+/// has no more for the moment.
 fn given(sink: Box<dyn Sink>, records: Vec<Record>, recorded: bool, idles: bool) {
     let pipeline = Pipeline::new(PipelineOptions::default(), vec![sink]);
     let mut pipeline = match recorded {
@@ -130,7 +130,7 @@ fn what_a_process_left_undone_at_its_end_is_awaited_no_more() {
     assert_eq!(shown.filter(|o| o["op"] == "launch").count(), 2);
 }
 
-/// A stamp that was seen at a time of the host, and not 100 us before.
+/// Makes a stamp that was seen at a time of the host, and not yet 100 us before.
 fn stamped(pid: u32, number: u32, seen_ns: u64) -> Record {
     let stamp = Stamp {
         address: GpuVa(0x2_0000_0000 | COPY_STAMP & 0xffff_ffff),
@@ -152,7 +152,7 @@ fn stamped(pid: u32, number: u32, seen_ns: u64) -> Record {
     }))
 }
 
-/// While a copy of twelve seconds holds up all that was submitted behind it, another process makes contexts that count in the same semaphore from
+/// A copy of twelve seconds holds up all that was submitted behind it. Contexts that another process makes meanwhile count in the same semaphore from
 /// one on: each has the times of its own numbers.
 #[test]
 fn numbers_of_a_later_context_are_not_taken_for_those_of_one_that_waits() {

@@ -2,12 +2,12 @@
 
 use nvcap_decode::ledger::Ledger;
 
-/// Events that a filter was given, and those that it passed.
+/// Number of events that a filter was given, and of those that it passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Matched {
-    /// Events.
+    /// Number of events.
     pub of: u64,
-    /// Events that were shown.
+    /// Number of events that were shown.
     pub shown: u64,
 }
 
@@ -17,9 +17,9 @@ pub struct Finished {
     pub ledger: Ledger,
     /// Counts of the filter.
     pub matched: Matched,
-    /// The comparisons of the filter that were true for no event, and what there is instead; none if an event was shown.
+    /// Comparisons of the filter that were true for no event, and the values that there are instead; none if an event was shown.
     pub unmatched: Option<String>,
-    /// No sink that shows the ledger failed to write it.
+    /// True if no sink that shows the ledger failed to write it.
     pub is_shown: bool,
 }
 

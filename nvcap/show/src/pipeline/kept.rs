@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::output::writer::Output;
 
-/// See the module.
+/// Output of sinks, kept in memory for tests. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kept(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Who submits: names of processes and threads, and the identities of processes, from the records of their lives.
+//! Names of processes and threads, and identities of processes, from the records of their lives.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Lives {
         name.cloned()
     }
 
-    /// Who a process is, where that was told.
+    /// Returns the identity of a process, where that was told.
     pub(super) fn identity(&self, pid: u32) -> Option<Arc<Identity>> {
         self.identities.get(&pid).cloned()
     }

@@ -26,11 +26,11 @@ use nvcap_decode::decode::event::{Load, PartOf};
 use nvcap_decode::record::{ChannelId, Record, Submission};
 use nvcap_decode::wire::hash::NumberMap;
 
-/// Longest time, of the records, that a load is waited for.
+/// Longest time for which a load is waited for, by the records, ns.
 const HOLD_NS: u64 = 20_000_000;
-/// The same for a context: it is made once, in 30 to 60 ms under the trap.
+/// Longest time for which a context is waited for, by the records, ns: it is made once, in 30 to 60 ms under the trap.
 const HOLD_CONTEXT_NS: u64 = 1_000_000_000;
-/// Longest time without a record within a load: 10 ms were seen.
+/// Longest time without a record within a load, ns: 10 ms were seen.
 const IDLE_NS: u64 = 60_000_000;
 /// Time between two looks for what has waited too long, in time of the records, ns.
 const LOOK_NS: u64 = 1_000_000;
@@ -45,7 +45,7 @@ const MOST_CODE: usize = 1 << 12;
 #[derive(Debug, Default)]
 struct Pending {
     items: VecDeque<Item>,
-    /// The load that goes on: its last entry waits for what comes next.
+    /// The load that goes on, and the record and entry of its last entry, which waits for what comes next.
     load: Option<(Load, u64, u32)>,
 }
 
@@ -69,21 +69,21 @@ struct ProcessLoads {
     code: BTreeSet<u64>,
 }
 
-/// See the module.
+/// Submissions that wait until it is known whether they are the driver's own.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     waiting: VecDeque<Waiting>,
     /// Bytes of the records that wait.
     bytes: usize,
-    /// Number of the first that waits.
+    /// Number of the first record that waits.
     first: u64,
     processes: NumberMap<u32, ProcessLoads>,
     /// Times of the latest ends of processes that wait.
     ends: NumberMap<u32, u64>,
-    /// Time of the newest record, and the one at which it was looked for what has waited too long.
+    /// Time of the newest record, and time of the last look for records that have waited too long.
     newest: u64,
     looked: u64,
-    /// No record has come since it was said that none comes.
+    /// True if no record has come since the source said that it has none.
     is_idle: bool,
 }
 
@@ -166,7 +166,7 @@ impl Loads {
         })
     }
 
-    /// No record has come for a while. The second time in a row, and at the end, nothing is waited for any more.
+    /// Takes note that no record has come for a while. The second time in a row, and at the end, nothing is waited for any more.
     pub(super) fn idle(&mut self, is_end: bool) {
         if self.is_idle || is_end {
             self.give_up_all();
@@ -174,7 +174,7 @@ impl Loads {
         self.is_idle = true;
     }
 
-    /// A record has come that waits for nothing: none of a load need be missing yet.
+    /// Takes note that a record has come that waits for nothing: a load may still go on.
     pub(super) fn stir(&mut self) {
         self.is_idle = false;
     }
@@ -184,7 +184,7 @@ impl Loads {
         pids.into_iter().for_each(|pid| self.give_up(pid));
     }
 
-    /// One entry of a submission.
+    /// Takes one entry of a submission.
     fn entry(&mut self, place: &Place, record: u64, entry: u32, form: Form) {
         let Self {
             waiting,
@@ -222,7 +222,7 @@ impl Loads {
         process.entry(place.channel, &mut decide, item);
     }
 
-    /// Decides that entries which have waited too long are the program's; all, where too much waits.
+    /// Decides that entries which have waited too long are the program's; if too much waits, that all are.
     fn expire(&mut self) {
         // Mostly nothing waits.
         if self.waiting.front().is_none_or(|w| w.undecided == 0) {
@@ -264,7 +264,7 @@ impl Loads {
         }
     }
 
-    /// All that waits of a process is decided.
+    /// Decides on all that waits of a process.
     fn give_up(&mut self, pid: u32) {
         let Self {
             waiting,
@@ -314,14 +314,14 @@ impl Making {
 }
 
 impl Pending {
-    /// All entries that wait are the program's.
+    /// Decides that all entries that wait are the program's.
     fn give_up(&mut self, decide: &mut Decide<'_>) {
         for item in self.items.drain(..) {
             decide.settle(item.record, item.entry, None);
         }
     }
 
-    /// The load that goes on has ended with its last entry.
+    /// Ends the load that goes on, with its last entry.
     fn end(&mut self, decide: &mut Decide<'_>) {
         if let Some((load, record, entry)) = self.load.take() {
             decide.settle(record, entry, Some(load.part_of));
@@ -331,7 +331,7 @@ impl Pending {
 }
 
 impl ProcessLoads {
-    /// An entry of channels of which a context is made; false if it is none of that.
+    /// Takes an entry of channels of which a context is made. Returns false if it is no part of that.
     fn making_entry(
         &mut self,
         at: usize,
@@ -368,7 +368,7 @@ impl ProcessLoads {
         true
     }
 
-    /// Remembers where an entry writes code.
+    /// Remembers the memory to which an entry writes code.
     fn learn_code(&mut self, form: &Form) {
         if self.code.len() >= MOST_CODE {
             self.code.clear();
@@ -403,7 +403,7 @@ impl ProcessLoads {
         self.close(channel, decide, item);
     }
 
-    /// An entry invalidates caches: it closes a load.
+    /// Closes a load by an entry that invalidates caches.
     fn close(&mut self, channel: ChannelId, decide: &mut Decide<'_>, item: Item) {
         let Self { pending, code, .. } = self;
         let Some(mut own) = pending.remove(&channel) else {

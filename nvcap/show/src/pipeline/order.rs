@@ -30,18 +30,19 @@ use nvcap_decode::wire::hash::NumberMap;
 
 /// Time for which a record waits for earlier ones, in time of the records, ns.
 pub const WINDOW_NS: u64 = 100_000_000;
-/// The same where the GPU's time stamps are awaited: a submission may be in its ring for that long before the GPU works on it.
+/// Time for which a record waits for earlier ones where the GPU's time stamps are awaited, ns: a submission may be in its ring for that long before
+/// the GPU works on it.
 pub const GPU_TIME_WINDOW_NS: u64 = 1_000_000_000;
-/// The least that a record of a process that was attached to waits. In the first moments of such a trace a record waits as long as the
-/// trace is old, so that the first line comes soon.
+/// Least time for which a record waits where the trace was attached to a process, ns. In its first moments a record waits as long as the trace is
+/// old, so that the first line comes soon.
 const AT_FIRST_NS: u64 = 10_000_000;
 /// The most bytes of waiting records: beyond that they leave before their window is over.
 pub(super) const MOST_BYTES: usize = 64 << 20;
-/// Channels and processes that are remembered before those without waiting records are forgotten. Where most have some, they are
-/// looked through again when they are twice as many: each is, on average, looked at twice.
+/// Number of channels and processes that are remembered before those without waiting records are forgotten. Where most have some, all are looked
+/// through again when there are twice as many: each is looked at twice, on average.
 const MOST_REMEMBERED: usize = 4096;
 
-/// See the module.
+/// Records that wait to leave in the order of their times.
 #[derive(Debug)]
 pub(super) struct Order {
     window_ns: u64,
@@ -51,19 +52,19 @@ pub(super) struct Order {
     is_held: bool,
     held: RecordsByTime,
     held_bytes: usize,
-    /// The latest time so far.
+    /// The latest time of a record so far.
     newest: u64,
     has_begun: bool,
     /// Time at which the trace began, if it began with a process that ran already, ns.
     attached: Option<u64>,
-    /// The time up to which everything has left.
+    /// Time up to which everything has left.
     left: u64,
-    /// Times that submissions and announcements of a channel must not go before.
+    /// Times that submissions and announcements of a channel must not precede.
     channels: NumberMap<ChannelId, u64>,
     processes: NumberMap<u32, Bounds>,
-    /// Number of both that are remembered before they are looked through.
+    /// Number of channels and processes that are remembered before they are looked through.
     most_remembered: usize,
-    /// Leaves next.
+    /// Records that leave next.
     first: VecDeque<Record>,
 }
 
@@ -140,7 +141,7 @@ impl Order {
         }
     }
 
-    /// `window_ns` and `most_bytes`: for how long and how much is held.
+    /// Makes an order that holds records for `window_ns`, and `most_bytes` of them.
     #[must_use]
     pub(super) fn new(window_ns: u64, most_bytes: usize) -> Self {
         Self {
@@ -197,7 +198,7 @@ impl Order {
         (end > self.left && copy.at.time_ns > end).then_some(end)
     }
 
-    /// The next record that has waited long enough. `is_awaited`: more is to be known of it.
+    /// Takes the next record that has waited long enough. `is_awaited`: more is to be known of it.
     pub(super) fn take(&mut self, is_awaited: impl FnMut(&Record) -> bool) -> Option<Record> {
         self.take_behind(true, is_awaited)
     }

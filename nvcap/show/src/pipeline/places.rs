@@ -1,4 +1,4 @@
-//! Facts that the pipeline adds to the decoder: addresses by the driver model, and engines of channels that nothing else tells.
+//! Facts that the pipeline adds to the decoder's: addresses by the driver model, and engines of channels that nothing else tells.
 
 use nvcap_decode::decode::Places;
 use nvcap_decode::decode::event::{Engine, Memory, Place};
@@ -13,7 +13,7 @@ use nvcap_decode::wire::stream::{Item, Stream};
 pub(super) struct ByModel<'a> {
     pub(super) model: &'a Model,
     pub(super) channel: ChannelId,
-    /// Some sink shows memory objects.
+    /// True if some sink shows memory objects.
     pub(super) shows_memory: bool,
 }
 

@@ -8,7 +8,7 @@ use nvcap_decode::record::{Calls, Stack, Submission};
 /// Number of stacks that are kept: a submission may be held back until it is known whose doorbell found it.
 const MOST: usize = 16 * 1024;
 
-/// See the module. The key is time and thread, which no two doorbells share.
+/// The latest stacks, until the submissions of their doorbells come by. The key is time and thread, which no two doorbells share.
 #[derive(Debug, Default)]
 pub(super) struct Stacks(BTreeMap<(u64, u32), Arc<Calls>>);
 

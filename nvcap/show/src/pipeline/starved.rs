@@ -1,5 +1,5 @@
-//! Sums of the GPU's time where a part of it was not seen, against what ran: 200 simulated traces, with every kind of starvation of the
-//! thread that reads time stamps, and of the looks that find submissions. No clock, no thread; each trace has its seed.
+//! Sums of the GPU's time where a part of it was not seen, compared with what ran: 200 simulated traces, with every kind of starvation of the thread
+//! that reads time stamps, and of the looks that find submissions. No clock, no thread; each trace has its seed.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use nvcap_decode::record::{
 };
 use nvcap_decode::wire::GpuVa;
 
-/// From one read to the next, ns.
+/// Time from one read to the next, ns.
 const PERIOD: u64 = 1_100;
 const TRACES: u64 = 200;
 
@@ -48,18 +48,18 @@ enum Kind {
     Nothing,
     ShortPauses,
     LongPauses,
-    /// Hardly ever read.
+    /// Reads are rare.
     Hardly,
-    /// One read at a time, as far apart as kernels are long.
+    /// Single reads are as far apart as kernels are long.
     SlowReads,
-    /// Pauses while long, or short work runs.
+    /// Reads pause while long, or short, work runs.
     AtLong,
     AtShort,
-    /// Pauses while a queue is full.
+    /// Reads pause while a queue is full.
     AtDeep,
-    /// Read in bursts by choice.
+    /// Reads come in bursts by choice.
     Bursts,
-    /// The same, and pauses within them.
+    /// Reads come in bursts by choice, with pauses within them.
     BurstsWithPauses,
 }
 
@@ -153,8 +153,8 @@ fn pushbuffer(ran: &Ran) -> Pushbuffer {
     p
 }
 
-/// Returns the program and the length of a work, of three programs: nearly the same, evenly spread, and rarely very long, by turns or in
-/// phases.
+/// Returns the program and the length of a work. Of three programs the lengths are nearly the same, evenly spread, and rarely very long; they come by
+/// turns or in phases.
 fn length(random: &mut Random, n: u32, in_phases: bool) -> (u64, u64) {
     let program = match in_phases {
         true => u64::from(n / 97 % 3),
@@ -450,7 +450,7 @@ fn beginning() -> Vec<Record> {
     ]
 }
 
-/// A statement of a sum: what it says, by how much it may be wrong, and what is true, ns.
+/// A sum that was stated, with its error, and the true sum, ns.
 #[derive(Clone, Copy, Debug)]
 struct Stated {
     about: u64,
@@ -506,8 +506,7 @@ fn stated(seed: u64, kind: Kind) -> Vec<Stated> {
     all.chain(stated).collect()
 }
 
-/// Nineteen of twenty sums lie within the error that is stated with them, whatever kept stamps from being read; and where nothing much did,
-/// the error is small.
+/// Nineteen of twenty sums lie within the error that is stated with them, whatever kept stamps from being read; where little did, the error is small.
 #[test]
 fn sums_are_right_within_their_errors() {
     let mut all: BTreeMap<Kind, Vec<Stated>> = BTreeMap::new();

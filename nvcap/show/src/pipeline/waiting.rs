@@ -1,4 +1,4 @@
-//! Records on their way to their turn: put in order, and held until it is known what they are a part of.
+//! Records that wait for their turn: put in order, and held until it is known what they are a part of.
 
 use std::io;
 
@@ -37,7 +37,7 @@ impl Pipeline<'_> {
         Ok(())
     }
 
-    /// The next record to leave, by one of the ways of the order; a submission is awaited until the GPU has finished it.
+    /// Takes the next record to leave, by one of the ways of the order; a submission is awaited until the GPU has finished it.
     fn next(
         &mut self,
         take: impl FnOnce(&mut Order, &mut dyn FnMut(&Record) -> bool) -> Option<Record>,

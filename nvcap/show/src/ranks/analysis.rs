@@ -11,25 +11,25 @@ use super::shares::{self, Shares};
 use crate::output::plural::{plural, plural_of};
 use crate::output::units::Nanoseconds;
 
-/// A rank that comes last to more than this share of the calls comes last as a rule.
+/// Share of the calls above which a rank that comes last to them comes last as a rule.
 const AS_A_RULE: f64 = 0.5;
 
-/// Share of all waiting from which on one of so many members holds up the others: midway between half and all of it for two, and nearer to half for
-/// more, since it is compared with the sum of the others.
+/// Returns the share of all waiting from which on one of `members` holds up the others: midway between half and all of it for two, and nearer to half
+/// for more, since it is compared with the sum of the others.
 fn holds_up(members: usize) -> f64 {
     0.5 + 0.5 / members.max(1) as f64
 }
 
-/// Number of calls to which a member came last, and what it held up.
+/// Number of calls to which a member came last, and the time for which it held up others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Last {
-    /// Alone; and with others, their order being within the error.
+    /// Number of calls to which it came last alone, and of those to which it did with others, their order being within the error.
     pub(super) alone: u64,
     pub(super) among: u64,
-    /// Time from the median of the others to its arrival, where it came last alone, ns: the mean, of those calls whose causes are told where
-    /// there are any, so that the causes add up to it.
+    /// Mean time from the median of the others to its arrival, where it came last alone, ns. Where causes are told, it is that of the calls whose
+    /// causes are known, so that the causes add up to it.
     pub(super) late: u64,
-    /// The sum of the others' waits for it, where it came last alone, ns.
+    /// Sum of the others' waits for it, where it came last alone, ns.
     pub(super) blame: u64,
     pub(super) causes: Option<Causes>,
 }
@@ -38,34 +38,34 @@ pub(super) struct Last {
 #[derive(Clone, Debug)]
 pub(super) struct Sum {
     pub(super) kind: u32,
-    /// Calls that any rank made; that all made; of those, whose begins are known in all.
+    /// Number of calls that any rank made; of those that all made; and of those whose begins are known in all.
     pub(super) calls: u64,
     pub(super) matched: u64,
     pub(super) timed: u64,
-    /// From the first rank to the last, ns: median, 99th percentile, most; and the median of the error.
+    /// Time from the first rank to the last, ns: median, 99th percentile, most; and the median of the error.
     pub(super) skew: [u64; 3],
     pub(super) error: u64,
-    /// Calls whose skew is above their error, which have a last rank.
+    /// Number of calls whose skew is above their error, which have a last rank.
     pub(super) attributed: u64,
-    /// Time that all members waited in sum, by how much that may be wrong, and by member, ns.
+    /// Time for which members waited, ns: of all, the error of that, and of each.
     pub(super) waited: u64,
     pub(super) waited_error: u64,
     pub(super) waits: Vec<u64>,
-    /// By member.
+    /// Calls to which each member came last.
     pub(super) last: Vec<Last>,
 }
 
 /// A call to which some ranks have not come by the end of the trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Absent {
-    /// Its number among the communicator's calls that were seen, from 1.
+    /// Number of the call among the communicator's calls that were seen, from 1.
     pub(super) number: u64,
     pub(super) kind: u32,
     pub(super) present: Vec<usize>,
     pub(super) absent: Vec<usize>,
-    /// For how long the first one has waited on the GPU by then, ns; `None` where none had begun, or that is not known.
+    /// Time for which the first one had waited on the GPU by then, ns; `None` where none had begun, or that is not known.
     pub(super) waits: Option<u64>,
-    /// Calls behind it, to which they have not come either.
+    /// Number of calls behind it to which they have not come either.
     pub(super) more: u64,
 }
 
@@ -74,22 +74,22 @@ pub(super) struct Absent {
 pub(super) struct Seen {
     pub(super) of: Communicator,
     pub(super) sums: Vec<Sum>,
-    /// By call, of those whose begins are known in all ranks.
+    /// Arrivals by call, of calls whose begins are known in all ranks.
     pub(super) arrivals: Vec<Arrival>,
     pub(super) absent: Option<Absent>,
 }
 
-/// All that is known of who holds up whom.
+/// Result of the analysis of a job.
 #[derive(Clone, Debug)]
 pub struct Analysis {
     pub(super) job: Job,
-    /// Those with most ranks and calls first.
+    /// Communicators, those with most ranks and calls first.
     pub(super) seen: Vec<Seen>,
-    /// By rank.
+    /// Division of each rank's time.
     pub(super) shares: Vec<Shares>,
-    /// One sentence.
+    /// Verdict, in one sentence.
     pub(super) verdict: String,
-    /// Each call is shown, too.
+    /// True if each call is shown, too.
     pub(super) lists: bool,
     /// Places of processes in their programs, where they were looked at.
     pub(super) places: BTreeMap<u32, String>,
@@ -126,7 +126,7 @@ impl Analysis {
         Self { lists, ..self }
     }
 
-    /// The sentence that sums up all.
+    /// Returns the sentence that sums up all.
     #[must_use]
     pub fn verdict(&self) -> &str {
         &self.verdict
@@ -180,7 +180,7 @@ impl Analysis {
         }
     }
 
-    /// Kernels without a name of processes without collectives, behind a sentence.
+    /// Returns words, behind a sentence, on kernels without a name of processes without collectives.
     fn unnamed(&self) -> String {
         let whose = match (self.job.ranks.is_empty(), self.job.others) {
             (true, _) => "",
@@ -197,7 +197,7 @@ impl Analysis {
         }
     }
 
-    /// A rank that has not come, for longer than any wait before.
+    /// Returns the verdict on a rank that has not come, for longer than any wait before.
     fn hang(&self) -> Option<String> {
         let (seen, absent, waits) = { self.seen.iter().enumerate() }
             .filter_map(|(n, s)| {
@@ -228,7 +228,8 @@ impl Analysis {
         ))
     }
 
-    /// The rank for which the others waited most of the time that they waited; of several kinds of calls that for which they waited longest.
+    /// Returns the verdict on the rank for which the others waited most of the time that they waited; where several kinds of calls have one, on that
+    /// for which they waited longest.
     fn straggler(&self) -> Option<String> {
         let all = self
             .seen
@@ -271,7 +272,7 @@ impl Analysis {
         ))
     }
 
-    /// The sentence where no rank holds up the others.
+    /// Returns the sentence where no rank holds up the others.
     fn nobody(&self, timed: u64) -> String {
         let span: u64 = self.shares.iter().map(|s| s.span).sum();
         let waiting: u64 = self.shares.iter().map(|s| s.waiting).sum();
@@ -293,7 +294,7 @@ impl Analysis {
         )
     }
 
-    /// A communicator's first doubt, behind a sentence.
+    /// Returns words, behind a sentence, on a communicator's first doubt.
     fn doubts_in_short(&self, seen: &Seen) -> String {
         match &seen.of.doubts[..] {
             [] => String::new(),
@@ -301,7 +302,7 @@ impl Analysis {
         }
     }
 
-    /// A doubt in words.
+    /// Describes a doubt.
     pub(super) fn doubt(&self, doubt: &Doubt) -> String {
         let name = |rank: &usize| self.job.name(*rank);
         match doubt {
@@ -352,7 +353,7 @@ impl Analysis {
         }
     }
 
-    /// Lists reasons why a rank came late, the longest first; only those that make a tenth of its lateness.
+    /// Lists reasons why a rank came late, the longest first, if they are at least a tenth of its lateness.
     pub(super) fn reasons(&self, causes: &Causes, late: u64) -> Vec<String> {
         let calls = causes.calls.max(1) as f64;
         let mut all: Vec<(f64, String)> = Vec::new();
@@ -496,11 +497,11 @@ fn seen(
     }
 }
 
-/// Shortest wait at the end of a trace that is told of a rank which has not come. What a rank submits just before the end may not be in the trace:
-/// its rings were looked at up to some 10 ms earlier (up to 26 ms were seen on two H200).
+/// Shortest wait at the end of a trace for which a rank is said not to have come, ns. What a rank submits just before the end may not be in the
+/// trace: its rings were looked at up to some 10 ms earlier (up to 26 ms were seen on two H200).
 const LEAST_ABSENCE_NS: u64 = 100_000_000;
 
-/// The first call behind the last one to which all came, where others wait for ranks that were still traced.
+/// Returns the first call behind the last one to which all came, where others wait for ranks that were still traced.
 fn absent(job: &Job, of: &Communicator) -> Option<Absent> {
     let last = of.calls.iter().rposition(|c| c.is_whole())?;
     let behind = || of.calls.iter().enumerate().skip(last + 1);

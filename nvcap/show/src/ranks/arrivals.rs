@@ -1,4 +1,4 @@
-//! Who came last to each call, by how much, and what the others waited.
+//! Arrivals of ranks at each call: the last ones, the time by which they were late, and the others' waits.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ pub(super) struct Arrival {
     /// Place of the call in its communicator.
     pub(super) call: usize,
     pub(super) kind: u32,
-    /// From the first to the last, ns, and by how much that may be wrong.
+    /// Time from the first to the last, ns, and the error of it.
     pub(super) skew: u64,
     pub(super) error: u64,
-    /// From the median of the others to the last one, ns.
+    /// Time from the median of the others to the last one, ns.
     pub(super) late: u64,
-    /// From the last but one to the last, ns.
+    /// Time from the last but one to the last, ns.
     pub(super) gap: u64,
-    /// From the last one's begin to the first end, ns, where ends are known.
+    /// Time from the last one's begin to the first end, ns, where ends are known.
     pub(super) tail: Option<u64>,
     /// Members that came last: several where their order is within the error; none where all are.
     pub(super) last: Vec<usize>,
     /// Time that each member waited for the last one, ns.
     pub(super) waits: Vec<u64>,
-    /// By how much the sum of these may be wrong, ns.
+    /// Error of the sum of these waits, ns.
     pub(super) waits_error: u64,
 }
 
@@ -94,8 +94,8 @@ fn arrival(job: &Job, of: &Communicator, n: usize) -> Option<Arrival> {
     })
 }
 
-/// Tells whether calls show that the members are of one communicator, not of several in step: one rank came last by far, and all had waited
-/// for it. Communicators of two ranks or more cannot be taken for one where there are fewer than four ranks.
+/// Tells whether calls show that the members are of one communicator, not of several in step: one rank came last by far, and all others had waited
+/// for it. With fewer than four ranks there is no doubt: they cannot be two communicators of two ranks or more.
 pub(super) fn are_one(members: usize, arrivals: &[Arrival]) -> bool {
     /// Number of such calls that is enough.
     const ENOUGH: usize = 3;

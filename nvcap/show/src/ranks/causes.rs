@@ -1,5 +1,5 @@
-//! Work of the last rank between two calls, beside that of the others: kernels that it had more of or that took longer, and time in
-//! which it had nothing to do.
+//! Work of the last rank between two calls, compared with that of the others: kernels that it had more of or that took longer, and time in which it
+//! had nothing to do.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use super::arrivals::Arrival;
 use super::job::{Class, Job, Rank};
 use super::matching::Communicator;
 
-/// Times that each work is looked at, on average: windows between calls do not overlap where a rank calls one after the other. Beyond
-/// that later calls have no causes.
+/// Number of times that each work is looked at, on average: windows between calls do not overlap where a rank calls one after the other. Beyond that,
+/// later calls have no causes.
 const LOOKS: usize = 8;
-/// Looks that are had in any case.
+/// Number of looks that are made in any case.
 const MOST_LOOKS_MORE: usize = 1 << 16;
 
-/// A part of a rank's time that one work has: where several run at once, the time is that of the one that began first.
+/// Part of a rank's time that belongs to one work: where several run at once, to the one that began first.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
     begin: u64,
@@ -44,7 +44,7 @@ impl Timeline {
         Self(slices.collect())
     }
 
-    /// Sums up a rank's work from one time to another. `looks`: works that may still be looked at; those that are here are taken from it.
+    /// Sums up a rank's work from one time to another. `looks` is the number of works that may still be looked at, and is reduced by those that are.
     fn did(&self, from: u64, to: u64, looks: &mut usize) -> Did {
         let mut did = Did::default();
         let first = self.0.partition_point(|s| s.end <= from);
@@ -81,12 +81,12 @@ impl Timeline {
 struct Did {
     by_name: BTreeMap<u32, (u64, u64)>,
     idle: u64,
-    /// Part of `idle` in which the next work was not submitted; of which that is not known.
+    /// Part of `idle` in which the next work was not submitted; and the part of which that is not known.
     nothing: u64,
     unknown: u64,
 }
 
-/// Surplus of a work that the last one had over the median of the others, in sum; negative where it had less.
+/// Work that the last rank had more of than the median of the others, in sum; negative where it had less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct More {
     pub(super) count: i64,
@@ -98,13 +98,13 @@ pub(super) struct More {
 /// Work and idle time of a rank that came late, beyond those of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Causes {
-    /// Calls to which it came last, and alone, and of which both ends of the time before are known.
+    /// Number of calls to which it came last and alone, and for which both ends of the time before are known.
     pub(super) calls: u64,
-    /// Sum of its lateness at these, ns.
+    /// Sum of its lateness at these calls, ns.
     pub(super) late: u64,
-    /// By name of the work.
+    /// Surplus by name of the work.
     pub(super) works: BTreeMap<u32, More>,
-    /// Time without work; part of it in which nothing was submitted, and of which that is not known, ns.
+    /// Surplus of time without work, ns; the part in which nothing was submitted; and the part of which that is not known.
     pub(super) idle: i64,
     pub(super) nothing: i64,
     pub(super) unknown: i64,
@@ -115,7 +115,7 @@ fn median(mut all: Vec<u64>) -> u64 {
     all.get(all.len() / 2).copied().unwrap_or(0)
 }
 
-/// The causes by member and kind, of calls to which one alone came last.
+/// Returns the causes by member and kind, for calls to which one member came last alone.
 pub(super) fn of(
     job: &Job,
     of: &Communicator,
@@ -177,7 +177,7 @@ pub(super) fn of(
 mod tests {
     use super::*;
 
-    /// Windows that overlap are looked through so often, and no more.
+    /// Works in windows that overlap are looked at a bounded number of times.
     #[test]
     fn looks_have_a_bound() {
         let slice = |n: u64| Slice {

@@ -21,7 +21,7 @@ use nvcap_decode::wire::entry;
 
 /// The most works and calls that are kept, where nothing else is said.
 const MOST: usize = 1 << 23;
-/// The most communicators of all ranks, and of one: each is compared with all others.
+/// The most communicators of all ranks, and of one rank: each is compared with all others.
 const MOST_COMMUNICATORS: usize = 1 << 10;
 const MOST_OF_A_RANK: usize = 1 << 7;
 
@@ -36,7 +36,7 @@ pub struct Options {
     pub given: Vec<(u32, u32)>,
     /// Tells the rank of a process.
     pub rank_of: RankOf,
-    /// Works and calls that are kept at most.
+    /// The most works and calls that are kept.
     pub most: usize,
     /// Works that are kept beside calls: for shares of time and for causes.
     pub works: Works,
@@ -45,11 +45,11 @@ pub struct Options {
 /// Works that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Works {
-    /// None: arrivals alone count.
+    /// No works: arrivals alone count.
     None,
-    /// Those of ranks that have called a collective before.
+    /// Works of ranks that have called a collective before.
     OfCallers,
-    /// All.
+    /// All works.
     All,
 }
 
@@ -69,7 +69,7 @@ struct All {
     job: Job,
     places: HashMap<(usize, u32, Option<u32>), usize>,
     options: Options,
-    /// By process: its rank, where that is told.
+    /// Ranks by process, where they are told.
     told: HashMap<u32, Option<(u32, Option<u32>)>>,
     /// Kernels by the names that the compiler wrote.
     kernels: HashMap<String, Named>,
@@ -83,19 +83,19 @@ struct All {
     files: usize,
 }
 
-/// Number of a kernel's name; the number of its kind, where it is a collective, and whether its first argument is the communicator.
+/// Number of a kernel's name; number of its kind, if it is a collective; and whether its first argument is the communicator.
 #[derive(Clone, Copy, Debug)]
 struct Named {
     name: u32,
     collective: Option<(u32, bool)>,
 }
 
-/// All that several [`Collector`]s keep: those of one job.
+/// All that the [`Collector`]s of one job keep.
 #[derive(Clone)]
 pub struct Gathered(Rc<RefCell<All>>);
 
 impl Gathered {
-    /// Nothing yet.
+    /// Begins with nothing.
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self(Rc::new(RefCell::new(All {
@@ -113,7 +113,7 @@ impl Gathered {
         })))
     }
 
-    /// A sink for the next recording, or for a live trace.
+    /// Makes a sink for the next recording, or for a live trace.
     #[must_use]
     pub fn collector(&self) -> Collector {
         let mut all = self.0.borrow_mut();
@@ -250,10 +250,10 @@ pub struct Collector {
     file: usize,
     entries: Entries,
     now: Option<Now>,
-    /// Losses by process, and those that may be any process's.
+    /// Number of losses by process, and of those that may be any process's.
     losses: HashMap<u32, u32>,
     losses_of_all: u32,
-    /// Losses when a rank was first seen.
+    /// Number of losses when a rank was first seen.
     first_losses: HashMap<usize, u32>,
     /// The next position of each ring.
     next: HashMap<ChannelId, u64>,
@@ -264,7 +264,7 @@ pub struct Collector {
     uids: HashMap<u32, u32>,
     ended: HashSet<u32>,
     newest: u64,
-    /// By channel: the rank, and the time from which on works may have run whose times are not known.
+    /// Channels with works that may have run at unknown times: the rank, and the time from which on they may have.
     open: HashMap<ChannelId, (usize, u64)>,
 }
 
@@ -361,7 +361,7 @@ impl Collector {
         }
     }
 
-    /// The name of a launch's kernel; counts the program's own that have none.
+    /// Returns the name of a launch's kernel. Counts the program's own kernels that have none.
     fn launch(&self, rank: usize, l: &Launch) -> Option<Named> {
         let mut all = self.all.borrow_mut();
         match (&l.kernel, l.kind) {
@@ -402,7 +402,7 @@ impl Collector {
         Some(calls.len() - 1)
     }
 
-    /// A channel's work began at this time: what came before it has ended.
+    /// Notes that a channel's work began at this time: what came before it has ended.
     fn known_from(&mut self, channel: ChannelId, begin: u64) {
         let Some((rank, since)) = self.open.remove(&channel) else {
             return;
@@ -564,7 +564,7 @@ impl Sink for Collector {
 mod tests {
     use super::*;
 
-    /// A process that passes ever new communicators has so many, and the job's are kept.
+    /// A process that passes ever new communicators has a bounded number, and the job's are kept.
     #[test]
     fn communicators_have_a_bound() {
         let gathered = Gathered::new(Options::default());
@@ -580,7 +580,7 @@ mod tests {
         assert_eq!(kept + MOST_OF_A_RANK + 1, MOST_COMMUNICATORS);
     }
 
-    /// From the first work of a channel whose times are not known to the next one that begins there; stretches that meet are one.
+    /// Work without times is unknown from the first such work of a channel to the next one that begins there; stretches that meet are one.
     #[test]
     fn work_without_times_leaves_unknown_stretches() {
         let gathered = Gathered::new(Options::default());

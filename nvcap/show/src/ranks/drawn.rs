@@ -1,4 +1,4 @@
-//! Single calls: who came when, for lists and pictures.
+//! Single calls with the arrivals of their ranks, for lists and pictures.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ pub struct Drawn {
     pub communicator: usize,
     /// The number of the call, from 1.
     pub call: u64,
-    /// `AllReduce`.
+    /// Kind of the call, such as `AllReduce`.
     pub kind: String,
-    /// From the first rank's arrival to the last one's, and by how much that may be wrong, ns.
+    /// Time from the first rank's arrival to the last one's, ns.
     pub skew: u64,
-    /// See `skew`.
+    /// The most by which `skew` may be wrong, ns.
     pub error: u64,
     /// The ranks, in the order of their arrivals.
     pub came: Vec<Came>,
@@ -35,7 +35,7 @@ pub struct Came {
     pub begin: u64,
     /// Its end, where that is known.
     pub end: Option<u64>,
-    /// It came last: alone, or with others whose order is within the error.
+    /// True if the rank came last: alone, or with others whose order is within the error.
     pub is_last: bool,
 }
 
@@ -46,7 +46,7 @@ impl Analysis {
         self.job.ranks.len()
     }
 
-    /// The processes that have not come to a call of which others wait.
+    /// Returns the processes that have not come to a call in which others wait.
     #[must_use]
     pub fn absent(&self) -> Vec<u32> {
         let all = self.seen.iter().filter_map(|s| s.absent.as_ref());
@@ -58,13 +58,13 @@ impl Analysis {
         pids
     }
 
-    /// Tells of processes where in their programs they are.
+    /// Adds the places of processes in their programs.
     #[must_use]
     pub fn with_places(self, places: BTreeMap<u32, String>) -> Self {
         Self { places, ..self }
     }
 
-    /// By process and GPU, the time in which its collectives waited for other ranks, ns; of ranks that waited.
+    /// Returns the time in which collectives waited for other ranks, ns, by process and GPU, of ranks that waited.
     #[must_use]
     pub fn waits(&self) -> Vec<(u32, Option<u32>, u64)> {
         let all = self.job.ranks.iter().zip(&self.shares);
@@ -108,7 +108,7 @@ impl Analysis {
         }
     }
 
-    /// The ranks of an arrival in their order, each with the time of its begin and by how much that may be wrong.
+    /// Returns the ranks of an arrival in their order, each with the time of its begin and the error of that.
     pub(super) fn order(&self, seen: &Seen, arrival: &Arrival) -> Vec<(usize, u64, u64)> {
         let call = &seen.of.calls[arrival.call];
         let mut all: Vec<(usize, u64, u64)> = { seen.of.members.iter().zip(&call.of) }

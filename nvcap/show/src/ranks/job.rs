@@ -35,15 +35,15 @@ pub(super) struct Work {
 pub(super) struct Call {
     pub(super) comm: Comm,
     pub(super) kind: u32,
-    /// Its begin on the GPU, where that is known, and by how much that may be wrong.
+    /// Begin on the GPU, where that is known, and the error of it.
     pub(super) begin: Option<u64>,
     pub(super) error: u64,
-    /// Its end, where that is known, and by how much that may be wrong.
+    /// End, where that is known, and the error of it.
     pub(super) end: Option<u64>,
     pub(super) end_error: u64,
-    /// Time at which it was seen to be submitted, at the latest.
+    /// Latest time at which it was submitted: that at which it was seen.
     pub(super) submitted: Option<u64>,
-    /// Number of losses of this rank before it: the calls of one number follow each other without a gap.
+    /// Number of losses of this rank before it: calls with the same number follow each other without a gap.
     pub(super) epoch: u32,
 }
 
@@ -72,19 +72,19 @@ pub(super) struct Rank {
     pub(super) works: Vec<Work>,
     /// Calls in the order in which they were submitted.
     pub(super) calls: Vec<Call>,
-    /// Works whose times are not known.
+    /// Number of works whose times are not known.
     pub(super) untimed: u64,
-    /// Times in which these ran, if at all: from the begin of each, or its submission, to the next begin on its channel.
+    /// Times in which works without known times ran, if at all: from the begin of each, or its submission, to the next begin on its channel.
     pub(super) unknown: Vec<(u64, u64)>,
-    /// Kernels whose names are not known: each may have been a collective.
+    /// Number of kernels whose names are not known: each may have been a collective.
     pub(super) unnamed: u64,
-    /// Calls whose kernels ran within a graph replay or together with others in one entry: they have no time of their own.
+    /// Number of calls whose kernels ran within a graph replay or together with others in one entry: they have no time of their own.
     pub(super) shared: u64,
-    /// Losses in this rank that may have hidden calls.
+    /// Number of losses in this rank that may have hidden calls.
     pub(super) losses: u32,
-    /// Time up to which it was traced.
+    /// Time up to which the rank was traced.
     pub(super) until: u64,
-    /// Its process has ended.
+    /// True if its process has ended.
     pub(super) has_ended: bool,
 }
 
@@ -121,7 +121,7 @@ impl Names {
     }
 }
 
-/// Request of the user's that fits nothing.
+/// A request of the user's that fits nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unmet {
     /// `rank` or `collective`: the option without its dashes.
@@ -137,13 +137,13 @@ pub(super) struct Unmet {
 pub(super) struct Job {
     pub(super) ranks: Vec<Rank>,
     pub(super) names: Names,
-    /// Works that were left out because there were too many.
+    /// Number of works that were left out because there were too many.
     pub(super) left_out: u64,
-    /// Processes with work of which none is a collective.
+    /// Number of processes with work of which none is a collective.
     pub(super) others: u64,
-    /// Kernels of those that have no name: each may have been a collective.
+    /// Number of kernels of those processes that have no name: each may have been a collective.
     pub(super) others_unnamed: u64,
-    /// Times of the GPU were asked for.
+    /// True if times of the GPU were asked for.
     pub(super) has_times: bool,
     pub(super) unmet: Vec<Unmet>,
 }
@@ -192,7 +192,7 @@ impl Job {
     }
 }
 
-/// `0-3, 5`.
+/// Returns numbers as text: `0-3, 5`.
 fn runs(numbers: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for &n in numbers {

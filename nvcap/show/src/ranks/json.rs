@@ -7,7 +7,7 @@ use super::arrivals::Arrival;
 use super::job::{Comm, Unmet};
 use super::matching::Doubt;
 
-/// Works of which it is told how much more of them a rank had: the most.
+/// The most works whose surplus in a rank is told.
 const WORKS: usize = 10;
 
 fn unmet_json(unmet: &Unmet) -> Value {

@@ -13,7 +13,7 @@ const BY_VALUE: [&str; 2] = ["ncclSymDevKernel_", "ncclSymkDevKernel_"];
 pub(crate) struct Collective {
     /// Its kind: `AllReduce`; of a kernel that the user's pattern fits, its name.
     pub(crate) kind: String,
-    /// The first argument is the address of the communicator.
+    /// True if the first argument is the address of the communicator.
     pub(crate) has_address: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn fits(pattern: &str, full: &str, short: &str) -> bool {
     fits(full) || fits(short)
 }
 
-/// Tells whether a call of this kind ends in no rank before it has begun in all: each needs what the others have. The root of a broadcast and
+/// Tells whether a call of this kind ends in no rank before it has begun in all, because each needs what the others have. The root of a broadcast and
 /// the senders of a reduction may be done before the last one comes.
 pub(super) fn waits_for_all(kind: &str) -> bool {
     !matches!(kind, "Broadcast" | "Reduce" | "SendRecv" | "Generic")
@@ -53,7 +53,7 @@ pub(super) fn is_between_some(kind: &str) -> bool {
     kind == "SendRecv"
 }
 
-/// The kind in a sentence, of one call or of several.
+/// Returns the kind in a sentence, for one call or for several.
 pub(crate) fn words(kind: &str, many: bool) -> String {
     let known = match kind {
         "AllReduce" => "all-reduce",

@@ -14,7 +14,7 @@ use super::kinds;
 
 /// The most calls of another rank that one call is compared with.
 const MOST_COMPARED: usize = 64;
-/// One pair in so many may contradict that two sequences belong together: times have errors.
+/// Divisor of the pairs of two sequences: that part of them may contradict that the sequences belong together, because times have errors.
 const CONTRADICTED: usize = 100;
 
 /// Calls of one rank on one communicator, in their order.
@@ -22,7 +22,7 @@ const CONTRADICTED: usize = 100;
 pub(super) struct Local {
     pub(super) rank: usize,
     pub(super) comm: Comm,
-    /// Sends and receives: between some of the ranks, and so in an order of their own.
+    /// True for sends and receives, which are between some of the ranks, and so in an order of their own.
     between_some: bool,
     /// Indices of the rank's calls.
     pub(super) calls: Vec<usize>,
@@ -45,18 +45,18 @@ pub(super) enum Doubt {
     Rival(usize),
     /// Nothing tells one communicator from several with as many calls that are in step.
     Several,
-    /// Calls that are matched do not overlap: so many.
+    /// Number of calls that are matched and do not overlap.
     Apart(u64),
-    /// Calls that are matched are of different kinds: so many.
+    /// Number of calls that are matched and of different kinds.
     Kinds(u64),
-    /// Calls between those that are matched have no partner: so many.
+    /// Number of calls without a partner between those that are matched.
     Between(u64),
 }
 
 /// A call of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Matched {
-    /// By member, the index of its call among the rank's; `None` where the rank has none.
+    /// Index of each member's call among the rank's; `None` where the rank has none.
     pub(super) of: Vec<Option<usize>>,
     pub(super) kind: u32,
 }
@@ -67,17 +67,17 @@ impl Matched {
     }
 }
 
-/// A communicator with what each of its ranks called.
+/// A communicator with the calls of each of its ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Communicator {
     pub(super) members: Vec<Local>,
     pub(super) calls: Vec<Matched>,
-    /// Calls that have no place in the order: they lie where calls of another rank are missing, by kind.
+    /// Number of calls, by kind, that have no place in the order: they lie where calls of another rank are missing.
     pub(super) astray: BTreeMap<u32, u64>,
     pub(super) doubts: Vec<Doubt>,
 }
 
-/// A stretch of two sequences that belong together: the index in the first is the index in the second and `shift`.
+/// A stretch of two sequences that belong together: the index in the first is that in the second plus `shift`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece {
     first: Range<usize>,
@@ -89,11 +89,11 @@ struct Piece {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Alignment {
     pieces: Vec<Piece>,
-    /// Number of pairs; of those, whose kinds differ; that should overlap and do not.
+    /// Number of pairs; of those whose kinds differ; and of those that should overlap and do not.
     pairs: usize,
     kinds: usize,
     apart: usize,
-    /// Times tell the shift, and no other.
+    /// True if times tell the shift, and no other fits.
     by_times: bool,
     alone: bool,
 }
@@ -104,8 +104,8 @@ impl Alignment {
     }
 }
 
-/// Puts calls without a loss in between into the order of their begins, as far as these are known: where a communicator has several
-/// channels (sharded jobs gather on one stream and scatter on another), a look that finds new entries on both does not tell theirs.
+/// Puts calls without a loss in between into the order of their begins, as far as these are known. Where a communicator has several channels (sharded
+/// jobs gather on one stream and scatter on another), a look that finds new entries on both does not tell their order.
 fn put_in_order(calls: &mut [usize], all: &[Call]) {
     for calls in calls.chunk_by_mut(|a, b| all[*a].epoch == all[*b].epoch) {
         let timed = |n: &usize| all[calls[*n]].begin.is_some();
@@ -199,7 +199,7 @@ fn common(a: &Call, b: &Call) -> Option<u64> {
     Some(a_end.min(b_end).saturating_sub(a_begin.max(b_begin)))
 }
 
-/// Votes for shifts, by epochs: each call of the second votes for the one of the first that it overlaps most.
+/// Counts votes for shifts, by epochs: each call of the second sequence votes for the one of the first that it overlaps most.
 fn votes(
     first: &Sequence<'_>,
     second: &Sequence<'_>,
@@ -322,7 +322,7 @@ fn align(job: &Job, first: &Sequence<'_>, second: &Sequence<'_>) -> Option<Align
     made.is_accepted().then_some(made)
 }
 
-/// Communicators of a job; one that a single rank has is among them.
+/// Returns the communicators of a job; one that a single rank has is among them.
 pub(super) fn communicators(job: &Job) -> Vec<Communicator> {
     let locals = locals(job);
     let sequences: Vec<Sequence<'_>> = locals.iter().map(|l| Sequence::of(job, l)).collect();
@@ -360,7 +360,7 @@ fn edge(edges: &BTreeMap<(usize, usize), Alignment>, a: usize, b: usize) -> Opti
     edges.get(&(a.min(b), a.max(b)))
 }
 
-/// Sequences that belong together: the surest pairs first; each rank once; and all pairs of a group must be possible.
+/// Groups sequences that belong together: the surest pairs first; each rank once; and all pairs of a group must be possible.
 fn groups(locals: &[Local], edges: &BTreeMap<(usize, usize), Alignment>) -> Vec<Vec<usize>> {
     let mut order: Vec<_> = edges.iter().collect();
     // The place among the communicators of its rank, in the order of their first calls.
@@ -454,7 +454,7 @@ fn places(
     places
 }
 
-/// All sequences, and how they lie beside each other.
+/// All sequences, and the alignments of their pairs.
 struct Beside<'a> {
     locals: &'a [Local],
     sequences: &'a [Sequence<'a>],
@@ -562,7 +562,7 @@ fn communicator(job: &Job, beside: &Beside<'_>, group: &[usize]) -> Communicator
     }
 }
 
-/// The rank of another sequence that would fit to `local` as well as the member of its rank does.
+/// Returns the rank of another sequence that would fit `local` as well as the group's member of that rank does.
 fn rival(beside: &Beside<'_>, group: &[usize], local: usize) -> Option<usize> {
     let (locals, edges) = (beside.locals, beside.edges);
     group.iter().filter(|m| **m != local).find_map(|member| {

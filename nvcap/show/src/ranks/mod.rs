@@ -1,5 +1,5 @@
-//! Who holds up whom in a job of several ranks: collectives matched over ranks, who came last, what the others waited, and what the last
-//! one did instead.
+//! Ranks of a job that hold up others: collectives matched over ranks, the rank that came last to each, the others' waits, and what the last one did
+//! instead.
 //!
 //! - `collect`: a sink that keeps each rank's work and its calls of collectives.
 //! - `job`: what was collected.

@@ -1,25 +1,25 @@
-//! Each rank's time by what it went to.
+//! Division of each rank's time by what ran.
 
 use super::job::{Class, Rank};
 
 /// A rank's time, ns. All but `hidden` add up to the span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shares {
-    /// From the begin of the first work to the end of the last.
+    /// Time from the begin of the first work to the end of the last.
     pub(super) span: u64,
-    /// Kernels ran that are no collectives.
+    /// Time in which kernels ran that are no collectives.
     pub(super) compute: u64,
-    /// Part of `compute`: a collective ran, too.
+    /// Part of `compute` in which a collective ran, too.
     pub(super) hidden: u64,
-    /// Collectives alone ran, and all ranks had come.
+    /// Time in which collectives alone ran, and all ranks had come.
     pub(super) exposed: u64,
-    /// Collectives alone ran, and one waited for other ranks.
+    /// Time in which collectives alone ran, and one waited for other ranks.
     pub(super) waiting: u64,
-    /// Copies alone ran.
+    /// Time in which copies alone ran.
     pub(super) copying: u64,
-    /// Nothing is known to have run, and works were there whose times are not known.
+    /// Time in which nothing is known to have run, and there were works whose times are not known.
     pub(super) unknown: u64,
-    /// Nothing ran.
+    /// Time in which nothing ran.
     pub(super) idle: u64,
 }
 

@@ -2,20 +2,20 @@
 
 use super::job::{Call, Class, Comm, Job, Rank, Work};
 
-/// By how much a begin may be wrong, ns.
+/// Error of a begin, ns.
 pub(super) const ERROR: u64 = 1_000;
 
-/// The job. Each rank's clock is off by another constant within the error.
+/// A simulated job. Each rank's clock is off by a constant of its own within the error.
 pub(super) struct Simulated {
     pub(super) job: Job,
     /// Time at which each GPU is free, and at which each host submits next.
     free: Vec<u64>,
     host: Vec<u64>,
-    /// By rank, the number of each call: those with the same number belong together.
+    /// Number of each call, by rank: calls with the same number belong together.
     pub(super) numbers: Vec<Vec<u64>>,
     calls: u64,
     epochs: Vec<u32>,
-    /// True: nothing of a call is known but its order.
+    /// True if nothing of a call is known but its order.
     pub(super) untimed: bool,
 }
 
@@ -60,24 +60,24 @@ impl Simulated {
         self.job.ranks[rank].works.push(work);
     }
 
-    /// A kernel of one rank.
+    /// Runs a kernel in one rank.
     pub(super) fn kernel(&mut self, rank: usize, name: &str, ns: u64) {
         let begin = self.free[rank].max(self.host[rank]);
         self.free[rank] = begin + ns;
         self.work(rank, name, Class::Kernel, begin, begin + ns);
     }
 
-    /// The host waits for the GPU, and so much longer.
+    /// Makes the host wait for the GPU, and `ns` longer.
     pub(super) fn pause(&mut self, rank: usize, ns: u64) {
         self.host[rank] = self.free[rank] + ns;
     }
 
-    /// The GPU does nothing up to a time, for which nobody is to blame.
+    /// Leaves the GPU idle up to a time, for which no rank is to blame.
     pub(super) fn idle_until(&mut self, rank: usize, time: u64) {
         self.free[rank] = self.free[rank].max(time);
     }
 
-    /// A collective of these ranks on a communicator.
+    /// Runs a collective of these ranks on a communicator.
     pub(super) fn collective(&mut self, comm: u64, ranks: &[usize], kind: &str, ns: u64) {
         let begin = |of: &Self, r: usize| of.free[r].max(of.host[r]);
         let last = ranks.iter().map(|r| begin(self, *r)).max().unwrap_or(0);
@@ -89,7 +89,7 @@ impl Simulated {
         self.calls += 1;
     }
 
-    /// A call of one rank that does not end.
+    /// Begins a call of one rank that does not end.
     pub(super) fn waits(&mut self, comm: u64, rank: usize, kind: &str) {
         let begin = self.free[rank].max(self.host[rank]);
         self.call(comm, rank, kind, None);
@@ -97,7 +97,7 @@ impl Simulated {
         call.begin = Some(Self::shown(rank, begin));
     }
 
-    /// The trace's end, so long behind the last work.
+    /// Ends the trace, `ns` behind the last work.
     pub(super) fn end(&mut self, ns: u64) {
         let until = self.free.iter().max().expect("ranks") + ns;
         for (rank, losses) in self.job.ranks.iter_mut().zip(&self.epochs) {
@@ -140,7 +140,7 @@ impl Simulated {
         self.numbers[rank].push(self.calls);
     }
 
-    /// The newest calls of a rank are not in the trace, which says so.
+    /// Drops the newest calls of a rank from the trace, which says so.
     pub(super) fn lose(&mut self, rank: usize, calls: usize) {
         let kept = self.numbers[rank].len() - calls;
         self.numbers[rank].truncate(kept);
@@ -148,7 +148,7 @@ impl Simulated {
         self.epochs[rank] += 1;
     }
 
-    /// The first calls of a rank came before it was seen.
+    /// Drops the first calls of a rank, which came before it was seen.
     pub(super) fn forget(&mut self, rank: usize, calls: usize) {
         self.numbers[rank].drain(..calls);
         self.job.ranks[rank].calls.drain(..calls);

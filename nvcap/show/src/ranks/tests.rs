@@ -17,7 +17,7 @@ use super::simulated::{ERROR, Simulated};
 const STEPS: usize = 100;
 const GEMM: u64 = 70_000;
 
-/// Steps of `ranks`, of which each does `work` and then an all-reduce of 20 us on one communicator.
+/// Runs steps of all `ranks`, in each of which a rank does `work` and then an all-reduce of 20 us on one communicator.
 fn steps(of: &mut Simulated, steps: usize, mut work: impl FnMut(&mut Simulated, usize, usize)) {
     let ranks: Vec<usize> = (0..of.job.ranks.len()).collect();
     for step in 0..steps {
@@ -39,7 +39,7 @@ fn text(of: &Analysis) -> String {
     String::from_utf8(out).expect("text")
 }
 
-/// Asserts that calls are matched with those of the same number, and no others; returns how many all ranks have.
+/// Asserts that calls are matched with those of the same number, and with no others. Returns the number of calls that all ranks have.
 fn assert_right(seen: &Seen, numbers: &[Vec<u64>]) -> usize {
     let mut whole = 0;
     for call in &seen.of.calls {
@@ -208,7 +208,7 @@ fn ranks_come_last_by_turns() {
     );
 }
 
-/// Two of four are late by the same: neither is the last, and both are among those.
+/// Two of four ranks are late by the same: neither is the last one, and both are among the last.
 #[test]
 fn two_stragglers_are_both_last() {
     let mut of = Simulated::new(4);
@@ -222,7 +222,7 @@ fn two_stragglers_are_both_last() {
     assert_eq!(last, [(0, 0), (0, 0), (0, 100), (0, 100)]);
 }
 
-/// Work of unequal length, so that the times of calls tell them apart.
+/// Does work of unequal length, so that the times of calls tell them apart.
 fn uneven(of: &mut Simulated, step: usize, rank: usize) {
     of.kernel(
         rank,
@@ -274,7 +274,7 @@ fn calls_behind_a_loss_are_not_shifted_in_silence() {
     }
 }
 
-/// Without times nothing tells how many are missing: calls behind a loss are not matched.
+/// Calls behind a loss are not matched without times: nothing tells how many are missing.
 #[test]
 fn without_times_a_loss_ends_the_matching() {
     let mut of = Simulated::new(2);
@@ -389,7 +389,7 @@ fn communicators_are_told_apart() {
     }
 }
 
-/// Communicators whose ranks always come together look like one: that is said. Who waits for how long is the same.
+/// Communicators whose ranks always come together look like one, which is said. The waits are the same.
 #[test]
 fn communicators_in_step_are_not_told_apart_and_that_is_said() {
     let mut of = Simulated::new(4);
@@ -560,7 +560,7 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
-    /// Whatever the calls are: nothing panics, each call is in one place at most, and none is lost from the counts.
+    /// Any calls leave each call in one place at most, lose none from the counts, and make nothing panic.
     #[test]
     fn any_calls(of in prop::collection::vec(prop::collection::vec(call(), 0..30), 0..5)) {
         let mut job = Job::default();

@@ -8,9 +8,9 @@ use crate::output::plural::{plural, plural_of};
 use crate::output::style::Plain;
 use crate::output::units::Nanoseconds;
 
-/// Ranks that are named as last in one line.
+/// The most ranks that a line names as last.
 const NAMED: usize = 4;
-/// Reasons that are shown of each.
+/// The most reasons that are shown of each.
 const REASONS: usize = 3;
 
 fn share(part: u64, of: u64) -> String {
@@ -139,7 +139,7 @@ impl Analysis {
         }
     }
 
-    /// Tells who came last to calls of one kind, and how often.
+    /// Tells which ranks came last to calls of one kind, and how often.
     fn last(&self, seen: &Seen, sum: &Sum) -> String {
         if sum.timed == 0 {
             return "not known: no times".to_owned();

@@ -9,7 +9,7 @@ use crate::output::names::pid_name;
 /// The most processes or kernels that are named for a choice.
 const NAMED: usize = 6;
 
-/// Lists ranks that were given to processes which called no collective; to be asked while `job` has all processes still.
+/// Lists ranks that were given to processes which called no collective. Must be asked while `job` still has all processes.
 pub(super) fn ranks(job: &Job, given: &[(u32, u32)]) -> Vec<Unmet> {
     let pids = |calls: bool| -> BTreeSet<u32> {
         let ranks = job.ranks.iter();
@@ -58,7 +58,7 @@ pub(super) fn ranks(job: &Job, given: &[(u32, u32)]) -> Vec<Unmet> {
 /// Kernels that were launched, and patterns that fit one of them.
 #[derive(Default)]
 pub(super) struct Launched {
-    /// Short names, each once, in the order of the first launches: no more than are told.
+    /// Short names, each once, in the order of the first launches, and no more than are told.
     names: Vec<String>,
     /// Number of names that are not among them.
     more: usize,
@@ -66,7 +66,7 @@ pub(super) struct Launched {
 }
 
 impl Launched {
-    /// Takes a kernel, each once.
+    /// Takes a kernel; called once for each.
     pub(super) fn see(&mut self, patterns: &[String], full: &str, short: &str) {
         let fitting = { patterns.iter().enumerate() }
             .filter(|(_, pattern)| kinds::fits(pattern, full, short))

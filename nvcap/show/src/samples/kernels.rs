@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use nvcap_decode::record::Kernel;
 
-/// Bytes that a kernel is taken for whose length is not known.
+/// Length that a kernel of unknown length is taken to have, bytes.
 const LONGEST_UNKNOWN: u64 = 512 << 10;
 
-/// Kernels that are kept of all processes.
+/// The most kernels that are kept, of all processes.
 const MOST: usize = 1 << 18;
 
 /// The kernel in whose code an instruction lies; `kernels` are in the order of addresses.
@@ -27,7 +27,7 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Takes a kernel with a name. One that is certain takes the place of one that is not; else the first one stays.
+    /// Takes a kernel with a name. A certain one replaces one that is not; else the first one stays.
     pub fn add(&mut self, kernel: &Kernel) {
         if !kernel.is_known() || self.count >= MOST {
             return;

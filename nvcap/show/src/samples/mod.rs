@@ -20,13 +20,13 @@ use nvcap_decode::samples::Counter;
 
 use crate::output::{Detail, Sink};
 
-/// Program counters of all contexts together that are kept one by one; the samples of others are a sum.
+/// The most program counters, of all contexts together, that are kept apart; the samples of others are one sum.
 const MOST_COUNTERS: usize = 1 << 20;
 
-/// Contexts that are kept; samples of others are counted.
+/// The most contexts that are kept; samples of others are counted.
 const MOST_CONTEXTS: usize = 1 << 12;
 
-/// Processes whose names are kept.
+/// The most processes whose names are kept.
 const MOST_NAMES: usize = 1 << 14;
 
 /// A context of a process.
@@ -36,9 +36,9 @@ pub struct ContextKey {
     pub pid: u32,
     /// Number N of the GPU's `/dev/nvidiaN`.
     pub gpu: Option<u32>,
-    /// The client's handle of the driver.
+    /// Handle of the client, in the driver's calls.
     pub client: u32,
-    /// The handle of the channel group that computes.
+    /// Handle of the channel group that computes.
     pub group: u32,
 }
 
@@ -62,23 +62,23 @@ pub struct ContextSums {
     pub key: ContextKey,
     /// Time for which it was sampled, ns.
     pub ns: u64,
-    /// Cycles between two samples of an SM, as their logarithm to base 2, where known.
+    /// Logarithm to base 2 of the cycles between two samples of an SM, where known.
     pub period: Option<u8>,
     /// Samples by program counter.
     pub counters: BTreeMap<u64, Counter>,
-    /// Samples of program counters for which there was no room.
+    /// Number of samples of program counters for which there was no room.
     pub others: u64,
     /// A bit for each SM that sent a sample.
     pub sms: [u64; SM_WORDS],
-    /// Readings at which the hardware had dropped samples.
+    /// Number of readings at which the hardware had dropped samples.
     pub overflows: u64,
-    /// Bytes of the stream.
+    /// Number of bytes of the stream.
     pub bytes: u64,
-    /// Part of `bytes`: of samples that are not whole.
+    /// Part of `bytes` that belongs to samples that are not whole.
     pub cut_bytes: u64,
-    /// Part of `bytes`: not understood.
+    /// Part of `bytes` that was not understood.
     pub strange_bytes: u64,
-    /// The context or its process was gone in the end.
+    /// True if the context or its process was gone in the end.
     pub ended: bool,
 }
 
@@ -106,7 +106,7 @@ impl ContextSums {
         self.add_within(s, MOST_COUNTERS);
     }
 
-    /// Adds a window, where there is room for so many program counters in all.
+    /// Adds a window, with at most `most` program counters in all.
     fn add_within(&mut self, s: &Samples, most: usize) {
         for (sum, more) in [
             (&mut self.ns, s.length_ns()),
@@ -159,7 +159,7 @@ pub struct Gathered {
     places: HashMap<ContextKey, usize>,
     kernels: Kernels,
     names: HashMap<u32, String>,
-    /// Program counters of all contexts, and the most that are kept.
+    /// Number of program counters of all contexts, and the most that are kept.
     counters: usize,
     most: usize,
     /// Samples of contexts for which there was no room.

@@ -11,11 +11,11 @@ use nvcap_decode::switches::{GpuView, Period, Scope, Told};
 pub use words::{idle, instance_name, lacks, per_second, title, unnamed, verdicts};
 pub use works::{Work, Works};
 
-/// Processes whose names are kept at most.
+/// The most processes whose names are kept.
 const MOST_NAMES: usize = 1 << 16;
-/// Bytes of their names, and of those of their places, that are kept at most.
+/// The most bytes that are kept of their names, and of those of their places.
 const MOST_BYTES: usize = 1 << 24;
-/// Names of processes that had one number after another which are kept of it.
+/// The most names that are kept for one number, of processes that had it one after the other.
 const MOST_LATER: usize = 4;
 
 /// A GPU whose switches were recorded.
@@ -27,10 +27,10 @@ struct Gpu {
     to: u64,
 }
 
-/// Who the processes are that had a GPU.
+/// Identities of the processes that had a GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Holders {
-    /// As the windows tell.
+    /// Identities that windows tell.
     known: HashMap<u32, Option<Identity>>,
     /// Names of other processes of the trace.
     names: HashMap<u32, Option<Identity>>,
@@ -38,8 +38,8 @@ pub struct Holders {
     bytes: usize,
 }
 
-/// Returns who had a process id of which something else is told than before: both, for sums by that id are those of both. What they do not
-/// have in common is not told. `None`: nothing is known of that process.
+/// Joins the identities of two processes that had one id, for sums by that id are those of both. What they do not have in common is left out. `None`:
+/// nothing is known of that process.
 #[must_use]
 pub fn both(before: Option<&Identity>, after: Option<&Identity>) -> Option<Identity> {
     let name = |of: Option<&Identity>| of.map_or("?".to_owned(), |of| of.comm.clone());
@@ -69,7 +69,7 @@ pub fn both(before: Option<&Identity>, after: Option<&Identity>) -> Option<Ident
     })
 }
 
-/// Keeps who a process is, where there is room beside what is kept.
+/// Keeps the identity of a process, where there is room beside what is kept.
 fn keep(
     all: &mut HashMap<u32, Option<Identity>>,
     kept: &mut usize,
@@ -87,7 +87,7 @@ fn keep(
     }
 }
 
-/// Returns the length of its texts.
+/// Returns the length of an identity's texts.
 fn bytes(of: &Identity) -> usize {
     let long = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let container = of.container.as_ref();
@@ -123,7 +123,7 @@ impl Holders {
         }
     }
 
-    /// Takes note of who a process is, of which nothing is known where there is none.
+    /// Takes the identity of a process; none where nothing is known of it.
     pub(crate) fn tell(&mut self, pid: u32, who: Option<&Identity>) {
         let who = match self.known.get(&pid) {
             None => who.cloned(),
@@ -133,7 +133,7 @@ impl Holders {
         keep(&mut self.known, &mut self.bytes, pid, who);
     }
 
-    /// Returns who a process is, where that is known.
+    /// Returns the identity of a process, where that is known.
     #[must_use]
     pub fn identity<'a>(&'a self, pid: u32) -> Option<&'a Identity> {
         let of = |names: &'a HashMap<u32, Option<Identity>>| names.get(&pid)?.as_ref();
@@ -184,7 +184,7 @@ impl Shares {
         self.gpus.iter().map(view).collect()
     }
 
-    /// Returns who a process is, where that is known.
+    /// Returns the identity of a process, where that is known.
     #[must_use]
     pub fn identity(&self, pid: u32) -> Option<&Identity> {
         self.holders.identity(pid)

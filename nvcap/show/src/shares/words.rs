@@ -69,10 +69,10 @@ pub fn verdicts(view: &GpuView) -> Vec<String> {
     view.engines.iter().map(verdict).collect()
 }
 
-/// Share of a process's turns in which it does nothing from which on that is told.
+/// Least share of a process's turns in which it does nothing that is told.
 const IDLE_TOLD: f64 = 0.1;
 
-/// Most processes of a GPU of which that is told, those with the longest residence first.
+/// The most processes of a GPU of which that is told, those with the longest residence first.
 const MOST_IDLE: usize = 8;
 
 /// Returns a sentence for each process that had a GPU and did nothing with it for a good part of its turns.
@@ -96,7 +96,7 @@ pub fn idle<'a>(
     told.take(MOST_IDLE).collect()
 }
 
-/// Returns the words for all who had an engine.
+/// Returns words on all holders of an engine.
 fn holders(engine: &EngineView) -> String {
     let of = |who: fn(&Who) -> bool| engine.holders.iter().filter(|h| who(&h.0)).count();
     let named = of(|who| matches!(who, Who::Process(_)));

@@ -1,4 +1,4 @@
-//! Work of processes in their turns on a GPU: for how long they worked, and how long what they had submitted waited for a turn.
+//! Work of processes in their turns on a GPU: the time for which they worked, and the time for which submitted work waited for a turn.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -9,19 +9,19 @@ use nvcap_decode::switches::{Turns, Who};
 
 use crate::output::gpu_time::work::elapsed;
 
-/// Works that wait for their window at most, of all processes; of what is beyond nothing is known.
+/// The most works of all processes that wait for their window; nothing is known of further ones.
 const MOST_PENDING: usize = 1 << 18;
-/// Processes whose work is kept at most, on all GPUs; of others nothing is told.
+/// The most processes whose work is kept, on all GPUs; nothing is told of others.
 const MOST_PROCESSES: usize = 1 << 16;
 
-/// Work of a process on a GPU, of the times in which its turns and its work are known.
+/// Work of a process on a GPU, in the times for which both its turns and its work are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Time for which it had the GPU since its first work, ns.
     pub resident_ns: u64,
-    /// The part of it in which a kernel or a copy of its own was under way, ns.
+    /// Part of `resident_ns` in which a kernel or a copy of its own was under way, ns.
     pub worked_ns: u64,
-    /// Works whose times are not known: it may have worked for longer.
+    /// Number of works whose times are not known: it may have worked for longer.
     pub untimed: u64,
     /// The longest time for which others had the GPU while a kernel of its own was ready, ns; `None` where that is known of no kernel.
     pub longest_wait_ns: Option<u64>,
@@ -36,7 +36,7 @@ impl Work {
     }
 }
 
-/// A work that has ended, by the GPU's clock, ns. In the order of their ends.
+/// A work that has ended, by the GPU's clock, ns. Works are sorted by their ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ended {
     end: u64,
@@ -49,7 +49,7 @@ struct Ended {
 struct Process {
     /// Begins and ends of works that begin behind what is summed up, by their begins.
     coming: BinaryHeap<Reverse<(u64, u64)>>,
-    /// The latest end of those before.
+    /// The latest end of the works that are not in `coming` any more.
     until_end: u64,
     /// Works that end behind what is summed up, by their ends.
     pending: BinaryHeap<Reverse<Ended>>,
@@ -58,7 +58,7 @@ struct Process {
     work: Work,
 }
 
-/// Returns when a kernel's channel had come to it, and it was in the ring.
+/// Returns the time from which on a kernel was in the ring, and next in its channel.
 fn ready(time: &GpuTime) -> Option<u64> {
     let start = time.start?.gpu_ns;
     let (least, _) = time.queued?;
@@ -67,7 +67,7 @@ fn ready(time: &GpuTime) -> Option<u64> {
 }
 
 impl Process {
-    /// Takes an entry's work. False where there is nothing to wait for.
+    /// Takes an entry's work. Returns false where there is nothing to wait for.
     fn take(&mut self, time: &GpuTime, has_room: bool) -> bool {
         let known = time.start.zip(elapsed(time));
         let Some((start, duration)) = known.filter(|_| has_room) else {
@@ -85,7 +85,8 @@ impl Process {
         true
     }
 
-    /// Sums up what lies before a time up to which all turns and all begins are known. `had`: for how long the process had the GPU within a time.
+    /// Sums up the time before `to`, up to which all turns and all begins are known. `had` gives the time for which the process had the GPU between
+    /// two times.
     fn settle(&mut self, to: u64, had: impl Fn(u64, u64) -> Option<u64>) {
         let first = self.coming.peek().map(|Reverse((start, _))| *start);
         let Some(begin) = self.until.or(first).filter(|begin| *begin < to) else {
@@ -130,8 +131,7 @@ impl Process {
         self.until = Some(to);
     }
 
-    /// Sums up what lies before the end of a window that begins at a time. A window in which it had nothing tells nothing of it: those that were passed over
-    /// are told of here.
+    /// Sums up the time before the end of a window. Windows in which the process had nothing, and which were passed over, are taken in here.
     fn settle_window(&mut self, (gpu, pid): (u32, u32), turns: &Turns, (from, to): (u64, u64)) {
         let undivided = turns.undivided_until(gpu).map(|until| until.min(to));
         for to in [undivided.unwrap_or(0), from, to] {
@@ -178,7 +178,7 @@ impl Works {
         }
     }
 
-    /// Takes the next record, in the order of their times: what is submitted before a window's end came before it.
+    /// Takes the next record, in the order of their times: all that was submitted before a window's end came before the window.
     pub fn record(&mut self, record: &Record) {
         if let Record::Switches(window) = record {
             self.window(window);
@@ -248,7 +248,7 @@ mod tests {
         works
     }
 
-    /// A kernel of so long, which was in the ring for `queued` before.
+    /// Makes a kernel of `ns`, which was in the ring for `queued` before.
     fn kernel(start: u64, ns: u64, queued: u64) -> GpuTime {
         GpuTime {
             start: Some(GpuMoment {

@@ -169,7 +169,7 @@ impl Names {
         }
     }
 
-    /// The same as JSON.
+    /// Returns the kernels, copies and bytes of one process, as estimated from samples, as JSON.
     pub(super) fn json(&mut self, pid: u32, samples: Samples<'_>) -> Value {
         let (sampled, _) = samples;
         let rows = rows(sampled);

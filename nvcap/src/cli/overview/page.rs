@@ -17,7 +17,7 @@ pub(super) enum Access {
     Trap,
     /// Without the trap.
     Observe,
-    /// None.
+    /// Not at all.
     Refused,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Row {
     pub user: String,
     pub command: String,
     pub gpus: Vec<u32>,
-    /// It has memory of a GPU mapped: it can submit.
+    /// True if the process has memory of a GPU mapped: it can submit.
     pub submits: bool,
     pub access: Access,
 }

@@ -110,7 +110,7 @@ fn one(pid: u32, kernel: &Kernel, samples: &Samples) -> Option<Listed> {
 /// The line above the instructions, as wide as [`margin`].
 const HEAD: &str = "    SAMPLES  OF KERNEL  NO ISSUE  STALL                       INSTRUCTION\n";
 
-/// What stands in front of an instruction.
+/// Returns the text in front of an instruction.
 fn margin((instructions, all): &Samples, offset: u64) -> String {
     let Some(counter) = instructions.get(&offset) else {
         return format!("{:60}", "");

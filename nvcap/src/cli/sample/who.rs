@@ -30,7 +30,7 @@ pub(super) struct Running {
     command: Command,
     /// Its end waits for names.
     hold: Option<ExitHold>,
-    /// When a signal came.
+    /// Time at which a signal came.
     stopping: Option<Instant>,
 }
 

@@ -15,7 +15,7 @@ use crate::cli::said::Said;
 
 /// Time between two readings of the notifiers: the kernel's log wakes the watch before.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The same without the log.
+/// Time between two readings of the notifiers without the kernel's log.
 const PAUSE_WITHOUT_LOG: Duration = Duration::from_millis(200);
 
 /// Begins to watch the host for errors, on a thread of its own: what one process does to it holds up no counting. Without the kernel's log these

@@ -92,7 +92,7 @@ impl OtlpArgs {
     }
 }
 
-/// For how long the last request is sent again; one try may take nearly as long.
+/// Time for which the last request is sent again; one try may take nearly as long.
 const LAST: Duration = Duration::from_secs(12);
 
 /// At SIGTERM, SIGINT and SIGHUP, reads all counts once more (`last`) and sends them before nvcap ends, so that what was counted since the last

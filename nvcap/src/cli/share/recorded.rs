@@ -16,7 +16,7 @@ use nvcap_show::shares::{Shares, Works};
 
 use crate::cli::recording::RecordingArgs;
 
-/// What a recording says.
+/// Shares of a recording, with the work of processes in their turns.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recorded {
     pub(super) shares: Shares,

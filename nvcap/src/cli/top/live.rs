@@ -11,7 +11,7 @@ use nvcap_monitor::top::table::Table;
 use nvcap_monitor::top::view::Around;
 use nvcap_process::host::choice::Whom;
 
-/// See the module.
+/// View of this machine: the counts of all processes and, of one, what observing it tells.
 pub(super) struct Machine {
     readings: Readings,
     live: Live,

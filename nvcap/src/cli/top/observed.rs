@@ -22,7 +22,7 @@ use nvcap_process::clock;
 use nvcap_show::output::{Detail, Sink};
 use nvcap_show::pipeline::Pipeline;
 
-/// See the module. It ends some moments after this is dropped.
+/// A running process that is observed while its kernels are shown. Observing ends some moments after this is dropped.
 pub(super) struct Observed {
     pid: u32,
     tally: Arc<Mutex<Tally>>,

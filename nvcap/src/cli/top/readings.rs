@@ -17,7 +17,7 @@ use nvcap_monitor::counts::view::{ProcessView, View};
 use nvcap_monitor::top::live::{Reading, Who};
 use nvcap_process::host::{self, Uses, choice::Whom};
 
-/// See the module. It ends when this is dropped.
+/// The thread that reads the counts. It ends when this is dropped.
 pub(super) struct Readings {
     newest: Arc<Mutex<Option<Reading>>>,
     stop: Arc<AtomicBool>,
@@ -114,7 +114,7 @@ fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &Atom
 /// Users of processes, looked up once each.
 struct Known {
     host: host::Host,
-    /// By process: when it began, and its user.
+    /// Begin and user of each process.
     users: BTreeMap<u32, (u64, String)>,
 }
 

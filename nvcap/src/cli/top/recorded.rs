@@ -10,7 +10,7 @@ use nvcap_monitor::top::view::Around;
 use nvcap_monitor::top::works;
 use nvcap_show::output::plural::plural_of;
 
-/// See the module.
+/// View of a recording, at a moment that the user chooses.
 pub(super) struct Recorded {
     tally: Tally,
     name: String,

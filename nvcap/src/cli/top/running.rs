@@ -8,13 +8,13 @@ use nvcap_live::enrich;
 use nvcap_monitor::counts::detail::{Doing, Samples};
 use nvcap_show::output::kernels::{self, Name};
 
-/// See the module.
+/// Work of each process at most moments since the last reading, by name.
 #[derive(Default)]
 pub(super) struct Running {
     processes: BTreeMap<u32, Process>,
 }
 
-/// What is known of one process.
+/// Knowledge of one process.
 #[derive(Default)]
 struct Process {
     began_unix_ns: u64,

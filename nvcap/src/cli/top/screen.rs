@@ -15,7 +15,7 @@ use ratatui::{DefaultTerminal, Frame};
 
 use nvcap_show::output::message;
 
-/// See the module.
+/// The terminal, which is given back as it was, whatever ends the program.
 pub(super) struct Screen {
     terminal: DefaultTerminal,
     /// File that keys come from.

@@ -12,7 +12,7 @@ pub fn nvcap(args: &[&str]) -> Output {
     nvcap_with(&[], args)
 }
 
-/// With these variables in its environment.
+/// Runs nvcap with these variables in its environment.
 pub fn nvcap_with(environment: &[(&str, &str)], args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nvcap"))
         .args(args)
@@ -55,7 +55,7 @@ pub fn refused_on_a_terminal(args: &[&str], words: &str) {
     assert!(said.contains(words), "{said}");
 }
 
-/// A terminal of so many columns: the test's end, and the program's.
+/// Opens a terminal of this number of columns: the test's end, and the program's.
 pub fn terminal(columns: u16) -> (fs::File, OwnedFd) {
     let (mut own, mut its) = (-1, -1);
     let size = libc::winsize {
@@ -79,7 +79,7 @@ pub fn terminal(columns: u16) -> (fs::File, OwnedFd) {
     unsafe { (fs::File::from_raw_fd(own), OwnedFd::from_raw_fd(its)) }
 }
 
-/// The output of nvcap on a terminal of so many columns, with colour or without, and its status. Its standard error is no terminal.
+/// Returns the output of nvcap on a terminal of this number of columns, with colour or without, and its status. Its standard error is no terminal.
 pub fn on_a_terminal(columns: u16, color: bool, args: &[&str]) -> (String, Option<i32>) {
     let (mut own, its) = terminal(columns);
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvcap"));

@@ -1,6 +1,6 @@
 //! Fat binaries as nvcc writes them, and programs with them.
 
-/// How an entry's payload is compressed.
+/// Compression of an entry's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     Not,

@@ -13,13 +13,13 @@ use nvcap_decode::wire::GpuVa;
 use nvcap_recording::recording::{EndInfo, TraceInfo, Writer};
 
 const CLASS: u32 = 0xcbc0;
-/// From a doorbell to the begin of the work on an idle GPU, ns.
+/// Time from a doorbell to the begin of the work on an idle GPU, ns.
 const FETCH: u64 = 4_000;
 pub const BEGIN: u64 = 1_000_000_000;
 const STAMP: u64 = 0x2_0460_fff0;
 const ENDS: u64 = 0x2_0463_7000;
 const BANK: u64 = 0x2_0500_0000;
-/// From the begin of a kernel's constant bank to its arguments, on Hopper.
+/// Offset of the arguments from the begin of a kernel's constant bank, on Hopper.
 const ARGUMENTS: u64 = 0x210;
 /// Time of an all-reduce after the last rank's arrival, ns.
 const REDUCE: u64 = 20_000;

@@ -40,7 +40,7 @@ const PERIOD_NS: u64 = 264_792;
 /// The server's only channel.
 struct Server {
     position: u64,
-    /// When the GPU is done, by its clock.
+    /// Time at which the GPU is done, by its clock.
     free: u64,
     writes: Vec<(u64, u64, u32, bool)>,
     records: Vec<Record>,
@@ -62,7 +62,7 @@ fn view((program, _): (u64, &str), blocks: u32) -> View {
 }
 
 impl Server {
-    /// A submission whose work takes so long once it begins; `lag`: from its end to the stamp of the next.
+    /// Makes a submission whose work takes `ns` once it begins; `lag`: from its end to the stamp of the next.
     fn submit(&mut self, doorbell: u64, ns: u64, lag: u64, form: impl FnOnce(&mut Pushbuffer)) {
         let begin = (doorbell + 4_000).max(self.free);
         self.free = begin + ns + lag;
@@ -202,8 +202,8 @@ fn samples(from_ns: u64, to_ns: u64, sm_ns: [u64; 2]) -> Record {
     }))
 }
 
-/// The records of so many replays, and so many launches of the first kernel of so long each behind them; with samples of both in windows of
-/// half a second where that is asked for.
+/// Makes the records of `replays` and of `launches` of the first kernel behind them, of `ns` each; with samples of both in windows of half a second
+/// where that is asked for.
 pub fn records(replays: u64, (launches, ns): (u64, u64), sampled: bool) -> Vec<Record> {
     let mut server = Server {
         position: 0,

@@ -20,7 +20,7 @@ const CLASS: u32 = 0xcbc0;
 const COPY_CLASS: u32 = 0xc8b5;
 /// Host less GPU, ns.
 const OFFSET: u64 = 600_000;
-/// From a doorbell to the begin of the work on an idle GPU, ns.
+/// Time from a doorbell to the begin of the work on an idle GPU, ns.
 const FETCH: u64 = 4_000;
 const BEGIN: u64 = 1_000_000_000;
 const ENDS: u64 = 0x2_0463_7000;
@@ -39,7 +39,7 @@ struct Queue {
     stamp: u64,
     position: u64,
     entries: u32,
-    /// When its engine is done, by the GPU's clock.
+    /// Time at which its engine is done, by the GPU's clock.
     free: u64,
 }
 
@@ -202,7 +202,7 @@ fn copy(
     Record::Submission(queue.submit(doorbell, tid, skipped, &p))
 }
 
-/// The records of so many steps, and what ran.
+/// Makes the records of this number of steps, and tells what ran.
 pub fn records(steps: u32) -> (Vec<Record>, Vec<Ran>) {
     let channel = |queue: &Queue, engine| {
         Record::Channel(Box::new(Channel {

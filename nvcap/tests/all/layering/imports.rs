@@ -1,4 +1,4 @@
-//! Which file of a crate imports which, from the sources.
+//! Imports of each file of a crate, from the sources.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;

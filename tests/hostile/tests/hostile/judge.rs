@@ -20,7 +20,7 @@ pub const MEMORY: u64 = 800 << 20;
 /// Entries and the sum of their checksums, by token.
 pub type Counts = BTreeMap<u32, (u64, u64)>;
 
-/// The same without the tokens, for a trace that does not know them.
+/// Sums up entries and their checksums without the tokens, for a trace that does not know them.
 pub fn together(counts: &Counts) -> Counts {
     let mut all = Counts::new();
     for (entries, sum) in counts.values() {

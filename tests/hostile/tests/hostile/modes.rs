@@ -203,7 +203,7 @@ pub fn attached(mode: &Mode, way: Way, tracer: Command) -> Result<(Ended, Ended)
     attached_by(mode, way, tracer, Running::start)
 }
 
-/// The same; `start` starts nvcap.
+/// Attaches to a waiting target as [`attached`] does; `start` starts nvcap.
 pub fn attached_by(
     mode: &Mode,
     way: Way,

@@ -66,7 +66,7 @@ impl Running {
         Running::start_with_output(command)
     }
 
-    /// The same, with the command's own standard output.
+    /// Starts it in a process group of its own, with the command's own standard output and a pipe for the rest.
     pub fn start_with_output(mut command: Command) -> Result<Running> {
         command
             .stdin(Stdio::piped())

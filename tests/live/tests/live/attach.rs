@@ -195,7 +195,7 @@ pub fn two_processes() -> Result<()> {
     verify(&trace, &expected)?.expect_complete()
 }
 
-/// It executes another program image after nvcap was attached.
+/// The program executes another program image after nvcap was attached.
 pub fn exec_afterwards() -> Result<()> {
     need_tracing()?;
     let plan = plan(26, sized(500, 240));
@@ -220,7 +220,7 @@ pub fn exec_afterwards() -> Result<()> {
     verify(&trace, &[expected])?.expect_complete()
 }
 
-/// It forks after nvcap was attached, and parent and children submit to the same channels.
+/// The program forks after nvcap was attached, and parent and children submit to the same channels.
 pub fn fork_afterwards() -> Result<()> {
     need_tracing()?;
     let plan = plan(27, sized(800, 400));
@@ -286,7 +286,7 @@ pub fn running_process() -> Result<()> {
     Ok(())
 }
 
-/// It ends without any submission: an empty trace, and no error.
+/// The program ends without any submission: an empty trace, and no error.
 pub fn exits_meanwhile() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;

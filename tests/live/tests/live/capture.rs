@@ -279,7 +279,7 @@ pub fn cached_put() -> Result<()> {
     Ok(())
 }
 
-/// So few doorbells may have come that nvcap does not know of: it has found a copy of GP_PUT before much is submitted.
+/// Option that lets the program be few doorbells ahead of nvcap, so that a copy of GP_PUT is found before much is submitted.
 const CLOSE: &str = "--in-step-window=4";
 
 /// Looks that took GP_PUT from the program's own copy.
@@ -427,7 +427,7 @@ fn own_children(kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// They unmap inherited memory and map their own: docs/channels-file.md says to leave such children out.
+/// Children unmap inherited memory and map their own: docs/channels-file.md says to leave such children out.
 pub fn fork_own() -> Result<()> {
     let plan = plan(12, sized(500, 240));
     let filter = "type=submission,entry";
@@ -453,7 +453,7 @@ pub fn fork_own() -> Result<()> {
     Ok(())
 }
 
-/// They execute the program, as a shell or a job launcher would.
+/// Children execute the program, as a shell or a job launcher would.
 pub fn fork_and_exec() -> Result<()> {
     own_children("--spawn=2")
 }
@@ -486,7 +486,7 @@ struct Counted {
     entries: u64,
     /// Entries, and doorbells of unknown channels.
     missing: u64,
-    /// If a channel's doorbells could not be read, the number of entries is unknown.
+    /// True if a channel's doorbells could not be read, so that the number of entries is unknown.
     some_unknown: bool,
 }
 
@@ -540,7 +540,7 @@ pub fn exec() -> Result<()> {
     execs(&["--threads=3"])
 }
 
-/// The same, from a thread other than the first: the process's id moves to it.
+/// Two execs from a thread other than the first: the process's id moves to it.
 pub fn exec_from_thread() -> Result<()> {
     execs(&["--threads=3", "--exec-from-thread"])
 }

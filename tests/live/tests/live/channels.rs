@@ -250,7 +250,7 @@ pub fn wrong_doorbell_short() -> Result<()> {
     traced(&trace, &misnamed(&folder, |a| a)?, &command)?.expect_code(3)
 }
 
-/// None of the named channels was ever there.
+/// The named channels were never there.
 pub fn never_there() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;

@@ -124,7 +124,7 @@ fn left_over(before: &Objects) -> Result<()> {
 
 /// A program that submits.
 struct Program {
-    /// None where a trace started it.
+    /// The program as it was started; none where a trace started it.
     running: Option<Running>,
     pid: u32,
     plan: Plan,
@@ -153,7 +153,7 @@ struct Trace {
     nvcap: Option<Running>,
     file: PathBuf,
     program: usize,
-    /// Since when it traces, CLOCK_MONOTONIC; 0: from the start.
+    /// Begin of the trace, CLOCK_MONOTONIC, 0 for the program's start; none while nvcap has not attached.
     from: Option<u64>,
     until: u64,
     killed: bool,

@@ -152,7 +152,7 @@ pub fn interrupt_nvcap() -> Result<()> {
     stop_attached(by_trap, libc::SIGINT)
 }
 
-/// The same on SIGTERM.
+/// SIGTERM stops nvcap as Ctrl-C does.
 pub fn terminate_nvcap() -> Result<()> {
     need_tracing()?;
     stop_attached(by_trap, libc::SIGTERM)

@@ -451,7 +451,7 @@ pub fn running_process() -> Result<()> {
     Ok(())
 }
 
-/// It is killed during a look: a whole look, a partial one that says so, or one line; never a crash.
+/// The process is killed during a look: a whole look, a partial one that says so, or one line; never a crash.
 pub fn killed_meanwhile() -> Result<()> {
     let mut seen = std::collections::BTreeSet::new();
     for n in 0..12 {

@@ -20,7 +20,7 @@ const NOTICED: Duration = LIMIT;
 /// Enough threads to fill the rest of the ring buffer with their records.
 const THREADS: [&str; 2] = ["--threads=4", "--churn=3"];
 
-/// It ended by itself, and reported dropped records of the driver.
+/// Checks that nvcap ended by itself, and reported dropped records of the driver.
 fn dropped(ended: &Ended) -> Result<()> {
     ended.expect_code(3)?;
     let said = format!("{}{}", ended.stdout, ended.stderr);
@@ -142,8 +142,8 @@ fn waiting_to_be_read(nvcap: &Child) -> i32 {
     bytes
 }
 
-/// Nobody reads standard output. The program is not held up, nvcap uses no more memory than documented, one signal ends it
-/// whether or not the program still runs, and it reports what it did not write.
+/// Standard output is not read. The program is not held up, nvcap uses no more memory than documented, one signal ends it whether or not the program
+/// still runs, and it reports what it did not write.
 pub fn output_not_read() -> Result<()> {
     need_tracing()?;
     for (signal, still) in [

@@ -14,7 +14,7 @@ fn rows(screen: &str, words: &str) -> usize {
     screen.lines().filter(|line| line.contains(words)).count()
 }
 
-/// Of a running process they are written anew in one place, and erased before the end.
+/// Sums of a running process are written anew in one place, and erased before the end.
 pub fn attached() -> Result<()> {
     let gpu = start(&plan(94, 4, WITHOUT_END), &["--kernels", "--threads=1"])?;
     let pid = gpu.pid().to_string();
@@ -42,7 +42,7 @@ pub fn attached() -> Result<()> {
     Ok(())
 }
 
-/// Of a command, which may write to the terminal, they are a line each second; with `-l` there are none.
+/// Sums of a command, which may write to the terminal, are a line each second; with `-l` there are none.
 pub fn of_a_command() -> Result<()> {
     let gpu = live::programs::softgpu()?;
     let gpu = format!(

@@ -25,7 +25,7 @@ const TRIES: Duration = Duration::from_secs(120);
 struct Recording {
     folder: Folder,
     shell: Running,
-    /// Until then the program goes on: it submits something before and after.
+    /// Condition at which the program goes on: it submits something before and after.
     hold: Until,
 }
 

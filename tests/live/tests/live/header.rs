@@ -9,7 +9,7 @@ use super::top::Terminal;
 
 const WORK: [&str; 3] = ["--files", "--gpus=1", "--submissions=40"];
 
-/// Who, how and what it costs before anything else; then the GPU and its channels, and the head of the columns.
+/// The header says what is traced, how, and what that costs, before anything else; then come the GPU and its channels, and the head of the columns.
 pub fn of_a_command() -> Result<()> {
     let (folder, gpu) = (Folder::new()?, softgpu()?);
     let channels = folder.channels()?;

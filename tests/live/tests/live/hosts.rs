@@ -371,7 +371,7 @@ pub fn whole_node() -> Result<()> {
     node(true)
 }
 
-/// The same of processes that come one after the other.
+/// Processes of four GPUs each that come one after the other are traced by `-a`, by the trap.
 pub fn whole_node_started() -> Result<()> {
     node(false)
 }

@@ -65,7 +65,7 @@ fn beside(
     Ok(all)
 }
 
-/// Waits until so many threads of the program submit.
+/// Waits until this number of threads of the program submit.
 fn at_work(gpu: &mut Running, workers: usize) -> Result<()> {
     gpu.wait_until("at work", LIMIT, |gpu| {
         threads(gpu.pid()).is_ok_and(|all| all.len() > workers)
@@ -227,7 +227,7 @@ struct Fared {
     account: Option<Account>,
 }
 
-/// A channels file with one doorbell for each of so many GPUs: the one that is rung.
+/// Makes a channels file with one doorbell, the one that is rung, for each of this number of GPUs.
 fn rung_doorbells(folder: &Folder, gpus: usize) -> Result<PathBuf> {
     let unrung: Vec<String> = (0..gpus)
         .map(|gpu| format!("addr={:#x} ", doorbell_page(gpu, 0) + DOORBELL))
@@ -241,7 +241,7 @@ fn rung_doorbells(folder: &Folder, gpus: usize) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Four traces of one program with so many GPUs, all of which begin before it goes on; `at_once`: at the same moment. `prepare` comes before
+/// Runs four traces of one program with this number of GPUs, which all begin before it goes on; `at_once`: at the same moment. `prepare` comes before
 /// the last one, or before all of them.
 fn four(
     seed: u64,

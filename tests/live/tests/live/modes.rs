@@ -49,7 +49,7 @@ fn traced(plan: &Plan, options: &[&str], more: &[&str]) -> Result<Traced> {
 
 /// Condition that the program waits for.
 enum Waits {
-    /// It is in step.
+    /// The program is in step.
     InStep(Step),
     /// Something is shown of it.
     Shown(Until),
@@ -163,7 +163,7 @@ pub fn batch_of_idle_channels() -> Result<()> {
     Ok(())
 }
 
-/// The same of a program that was attached to.
+/// Batches of a program that was attached to are read.
 pub fn batch_attached() -> Result<()> {
     need_tracing()?;
     let plan = plan_of(93, sized(20_000, 2400));

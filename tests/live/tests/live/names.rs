@@ -326,7 +326,7 @@ pub fn short_children() -> Result<()> {
     })
 }
 
-/// None are looked for where that is not wanted.
+/// No names are looked for where that is not wanted.
 pub fn none_unasked() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;

@@ -72,7 +72,7 @@ impl Observed {
 /// Stays mapped to its end, as a CUDA program does that does not destroy its context: nvcap looks at it once more while it stands there.
 pub const LEAVE: &str = "--leave-mapped";
 
-/// Has up to four threads look, between which every channel goes to and fro all the time.
+/// Option by which up to four threads look, between which every channel goes to and fro all the time.
 pub const THREADS: &str = "--observe-threads=4";
 const ROTATE: (&str, &str) = ("NVCAP_OBSERVE_ROTATE", "1");
 
@@ -339,7 +339,7 @@ pub fn exec() -> Result<()> {
     Ok(())
 }
 
-/// The plan as each of so many programs submits it, one after the other.
+/// Runs the plan in this number of programs, one after the other.
 pub fn whole_programs(plan: &Plan, programs: u32, args: &[&str], flags: &[&str]) -> Result<()> {
     let images = 0..programs;
     let plans: Vec<Plan> = images.map(|n| image(plan, n * EXEC_STRIDE)).collect();
@@ -439,7 +439,7 @@ pub fn peeks() -> Result<()> {
     Ok(())
 }
 
-/// The same for a process that already runs.
+/// Observing attaches to a process that already runs.
 pub fn found_when_attached() -> Result<()> {
     while_it_runs(93, &[FILES])
 }

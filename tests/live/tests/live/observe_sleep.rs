@@ -60,7 +60,7 @@ pub fn wakes_up() -> Result<()> {
     Ok(())
 }
 
-/// It submits a little now and then, and sleeps long in between: nothing is missed.
+/// The program submits a little now and then, and sleeps long in between: nothing is missed.
 pub fn naps() -> Result<()> {
     need_perf_events()?;
     let mut plan = plan(903, 8);

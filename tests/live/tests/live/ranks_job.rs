@@ -287,7 +287,7 @@ pub fn slow_kernel_recorded() -> Result<()> {
     straggler(Way::Recorded, "slow", "kernel<0> takes it ")
 }
 
-/// Nobody is made late: who is blamed is as the truth has it.
+/// No rank is made late: who is blamed is as the truth has it.
 pub fn nobody_recorded() -> Result<()> {
     let ran = run(Way::Recorded, None)?;
     compare(&ran)?;

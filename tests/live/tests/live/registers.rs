@@ -16,7 +16,7 @@ use softgpu::plan::Plan;
 use crate::attach::{at_work, attach_in_step, attached};
 use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args, sized};
 
-/// Every channel of so many GPUs.
+/// Plan of every channel of this number of GPUs.
 pub fn plan_of(gpus: usize, seed: u64, submissions: u64) -> Plan {
     Plan {
         channels: Channel::first(CHANNELS * gpus, gpus),
@@ -112,7 +112,7 @@ pub fn precommit() -> Result<()> {
     mostly_before(gpus(), false, &["--precommit"], 81)
 }
 
-/// The same of a process that runs already.
+/// Every store of a process that runs already is stopped at before it rings, once it is known.
 pub fn precommit_attached() -> Result<()> {
     mostly_before(gpus(), true, &["--precommit"], 82)
 }
@@ -122,7 +122,7 @@ pub fn eight_gpus() -> Result<()> {
     mostly_before(if_native(), false, &[], 83)
 }
 
-/// The same, attached to.
+/// Eight GPUs in a process that is attached to have sixteen doorbells, and one debug register serves all.
 pub fn eight_gpus_attached() -> Result<()> {
     mostly_before(if_native(), true, &[], 84)
 }

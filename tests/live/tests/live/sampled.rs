@@ -337,7 +337,7 @@ pub fn planted() -> Result<()> {
     Ok(())
 }
 
-/// Where another has the profiler nvcap says so, and leaves it alone.
+/// Another client has the profiler: nvcap says so, and leaves it alone.
 pub fn held() -> Result<()> {
     let place = Place::new(&[("one", CLIENT, &[(GROUP, samples(0, 1))])])?;
     let (program, until) = place.program("one", &[CLIENT])?;

@@ -203,7 +203,7 @@ impl Mixed {
         self.gpu.pid()
     }
 
-    /// Submits all portions. `wait` waits until so many submissions are in the samples.
+    /// Submits all portions. `wait` waits until this number of submissions are in the samples.
     fn submit(&mut self, mut wait: impl FnMut(u64) -> Result<()>) -> Result<()> {
         let quotas: Vec<u64> = (0..self.plan.channels.len())
             .map(|i| self.plan.quota(i))

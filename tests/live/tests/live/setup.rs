@@ -145,7 +145,7 @@ pub fn stores_trap() -> Result<()> {
     )
 }
 
-/// The same for threads made after the breakpoint was set, and for threads made by them.
+/// Each doorbell is one hit of the breakpoint also in threads made after it was set, and in threads made by them.
 pub fn stores_trap_in_heirs() -> Result<()> {
     count(
         &[

@@ -71,7 +71,7 @@ pub fn own_trap() -> Result<()> {
     Ok(())
 }
 
-/// It ends by the exception, without a handler.
+/// Command that the exception ends, without a handler.
 fn dies(gpu: &Path) -> String {
     let gpu = gpu.display();
     format!("{gpu} --submissions=400 --threads=2 --default-sigtrap --int1-after=5 --sleep-us=500")
@@ -204,7 +204,7 @@ pub fn observing() -> Result<()> {
     Ok(())
 }
 
-/// And so a command: its end is waited for by ptrace, which sets nothing in it.
+/// A command is observed likewise: its end is waited for by ptrace, which sets nothing in it.
 pub fn observed_command() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;

@@ -54,7 +54,7 @@ fn run(way: Way, gpu_options: &[String]) -> Result<(Vec<Value>, Truth)> {
     Ok((objects(&trace)?, ran))
 }
 
-/// Has nvcap tell how far it has read, and wait for times as long as a program in step takes.
+/// Makes nvcap tell how far it has read, and wait for times as long as a program in step takes.
 pub(crate) fn in_step(step: &Step) -> impl FnOnce(&mut Command) {
     let prepare = step.prepare();
     move |command| {
@@ -63,7 +63,7 @@ pub(crate) fn in_step(step: &Step) -> impl FnOnce(&mut Command) {
     }
 }
 
-/// Has a program run somewhat more than others, where that may be asked for: programs that wait for each other take long beside others. More would
+/// Makes a program run somewhat more than others, where that may be asked for: programs that wait for each other take long beside others. More would
 /// starve the tests beside it.
 fn first(command: &mut Command) {
     let ask = || {
@@ -392,7 +392,7 @@ enum Ends {
     Nothing,
 }
 
-/// Runs so many submissions, and compares: every statement is true, and everything is known that can be.
+/// Runs this number of submissions, and compares: every statement is true, and everything is known that can be.
 fn compared(way: Way, submissions: u64, options: &[&str], ends: Ends) -> Result<()> {
     let mut gpu: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
     gpu.push(format!("--submissions={submissions}"));
@@ -460,7 +460,7 @@ fn compared(way: Way, submissions: u64, options: &[&str], ends: Ends) -> Result<
     Ok(())
 }
 
-/// The same comparison each way.
+/// Compares each way.
 fn all_ways(submissions: u64, options: &[&str], ends: Ends) -> Result<()> {
     each_way(&WAYS, |way| compared(way, submissions, options, ends))
 }
@@ -507,7 +507,7 @@ pub fn one_at_a_time() -> Result<()> {
     all_ways(120, &options, Ends::Words)
 }
 
-/// The same without words: nothing tells when a kernel ended before the next one was submitted, and no duration is made up.
+/// Kernels without words, one at a time with pauses: nothing tells when a kernel ended before the next one was submitted, and no duration is made up.
 pub fn ends_that_nothing_tells() -> Result<()> {
     let options = [
         "--channels=1",

@@ -21,12 +21,12 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// With a shell that runs `nvcap top` with these arguments, says its status and stays.
+    /// Starts a shell that runs `nvcap top` with these arguments, says its status and stays.
     fn start(name: &str, args: &[&str]) -> Result<Self> {
         Self::with(name, &[&["top"], args].concat(), SIZE)
     }
 
-    /// With a shell that runs nvcap with these arguments on so many columns and lines, says its status and stays.
+    /// Starts a shell that runs nvcap with these arguments on a terminal of this size, says its status and stays.
     pub(super) fn with(name: &str, args: &[&str], size: (u32, u32)) -> Result<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
             return not_run("tmux is missing (apt-get install tmux)");

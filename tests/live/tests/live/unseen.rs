@@ -36,7 +36,7 @@ fn in_namespace(as_root: &str, then: &str) -> Result<Ended> {
     Ok(ended)
 }
 
-/// Nobody can say that others use no GPU where `/proc` is mounted with hidepid; with the own processes alone meant, nothing is hidden.
+/// Processes that `/proc` with hidepid hides may use a GPU, and that is said; with the own processes alone meant, nothing is hidden.
 pub fn hidden_by_proc() -> Result<()> {
     for hidepid in ["invisible", "noaccess", "ptraceable"] {
         let mount = format!("mount -t proc -o hidepid={hidepid} proc /proc;");

@@ -91,7 +91,7 @@ fn is(ended: &Ended, account: &Account) -> Result<()> {
     Ok(())
 }
 
-/// Under sudo a command runs as the user who called sudo, and one line says so.
+/// A command under sudo runs as the user who called sudo, and one line says so.
 pub fn of_sudo() -> Result<()> {
     need_tracing()?;
     let account = account()?;

@@ -19,7 +19,7 @@ const SUBMISSIONS: u64 = 9000;
 
 /// Work of the timed software GPU from one time to another (CLOCK_MONOTONIC, ns).
 struct Ran {
-    /// By program: the time in which its kernels ran.
+    /// Time in which the kernels of each program ran.
     kernels: BTreeMap<u64, f64>,
     /// The part of the time in which there was work.
     busy: f64,

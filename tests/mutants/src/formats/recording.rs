@@ -53,7 +53,7 @@ pub(super) fn of_captures(captures: &Seeds) -> Seeds {
     seeds
 }
 
-/// The same, compressed as `nvcap record --zstd` does it: in frames that can be read without each other.
+/// Returns recordings compressed as `nvcap record --zstd` does it: in frames that can be read without each other.
 pub(super) fn compressed(plain: &Seeds) -> Seeds {
     let packed = |bytes: &Vec<u8>| -> Vec<u8> {
         let frames = bytes.chunks(bytes.len().div_ceil(FRAMES).max(1));

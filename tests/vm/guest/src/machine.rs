@@ -330,7 +330,7 @@ pub fn run(command: &mut Command, guard: Duration) -> Ended {
     ended
 }
 
-/// The same, but each line of output is passed to `each` at once, and the guard counts from the last line of which `each` said true.
+/// Runs a command as [`run`] does, but passes each line of output to `each` at once. The guard counts from the last line of which `each` said true.
 pub fn stream(command: &mut Command, guard: Duration, mut each: impl FnMut(&str) -> bool) -> Ended {
     try_stream(command, guard, &mut each).unwrap_or_else(|e| Ended {
         status: None,

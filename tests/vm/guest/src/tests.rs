@@ -17,9 +17,9 @@ use crate::machine::{GUARD, param, wait_for};
 /// The result of a test that did not fail.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It ran and everything held.
+    /// The test ran and everything held.
     Passed,
-    /// It could not run here, and why.
+    /// The test could not run here; the text says why.
     NotRun(String),
 }
 

@@ -24,7 +24,7 @@ pub struct Context {
     pub serial: u64,
     /// Way in which it was seen.
     pub how: How,
-    /// Fetched later than at its own doorbell.
+    /// True if it was fetched later than at its own doorbell.
     pub late: bool,
     /// Name of the labelled time range it falls into (`--phases`).
     pub phase: Option<std::sync::Arc<str>>,
@@ -34,7 +34,7 @@ pub struct Context {
     pub gpu_time: Option<std::sync::Arc<[GpuTime]>>,
     /// Parts that its entries are of work that the driver submits on its own account, where one is.
     pub parts: Option<std::sync::Arc<[Option<PartOf>]>>,
-    /// Who the process is, where that was told (`-a`).
+    /// Identity of the process, where that was told (`-a`).
     pub identity: Option<std::sync::Arc<Identity>>,
 }
 

@@ -57,7 +57,7 @@ impl StartBy {
 pub enum QueuedBy {
     /// Its own doorbell.
     Doorbell,
-    /// It was found later, by a look or another doorbell: it came after the look before that.
+    /// A look or another doorbell, which found the entry later: it came after the look before that.
     Look,
 }
 
@@ -118,7 +118,7 @@ pub struct GpuDuration {
 pub struct GpuExec {
     /// Moment at which the first instruction ran.
     pub start: GpuMoment,
-    /// For how long instructions ran.
+    /// Time for which instructions ran.
     pub duration: Option<GpuDuration>,
 }
 
@@ -131,12 +131,12 @@ pub struct GpuExec {
     serde(rename_all = "kebab-case")
 )]
 pub enum Preempted {
-    /// Who had the GPU was not recorded, or the work was not the graphics and compute engine's.
+    /// Holders of the GPU were not recorded, or the work was not the graphics and compute engine's.
     #[default]
     NotRecorded,
-    /// It was recorded, but not known of this time.
+    /// Holders of the GPU were recorded, but not for this time.
     Unknown,
-    /// So long, ns.
+    /// Length of that part, ns.
     Ns(u64),
 }
 
@@ -148,7 +148,7 @@ pub struct GpuTime {
     pub start: Option<GpuMoment>,
     /// Evidence for `start`; `None` where the start is not known.
     pub start_by: Option<StartBy>,
-    /// From its begin to its end; [`Self::worked`] leaves out what was preempted.
+    /// Time from its begin to its end; [`Self::worked`] leaves out what was preempted.
     pub duration: Option<GpuDuration>,
     /// The part of `duration` in which others had the GPU.
     pub preempted: Preempted,
@@ -158,8 +158,8 @@ pub struct GpuTime {
     pub queued: Option<(u64, u64)>,
     /// Evidence for the time since which the entry waited; `None` where that time is not known.
     pub queued_by: Option<QueuedBy>,
-    /// Until when it had to wait, on the GPU's clock, ns: the entry before it in the channel had not ended, or a semaphore that
-    /// it waits for was not released.
+    /// Time up to which the entry had to wait, on the GPU's clock, ns: the entry before it in the channel had not ended, or a semaphore that it waits
+    /// for was not released.
     pub ready_gpu_ns: Option<u64>,
     /// The semaphore that it waited for when it was there and the entry before it had ended.
     pub wait: Option<GpuWait>,
@@ -187,7 +187,7 @@ pub struct ByStamp {
 pub struct GpuWait {
     /// Its address.
     pub semaphore: GpuVa,
-    /// For how long, ns.
+    /// Duration of the wait, ns.
     pub ns: u64,
 }
 
@@ -198,7 +198,7 @@ impl GpuTime {
         Some(self.start?.gpu_ns.saturating_add(self.duration?.ns))
     }
 
-    /// These times with kernels counted from their first instruction (`--exec-time`).
+    /// Returns these times with kernels counted from their first instruction (`--exec-time`).
     #[must_use]
     pub fn by_exec(self) -> Self {
         let Some((exec, stamp)) = self.exec.zip(self.start) else {
@@ -230,7 +230,7 @@ impl GpuTime {
         self.by_stamp.is_some()
     }
 
-    /// These times with kernels counted from their launch's stamp, whatever is shown.
+    /// Returns these times with kernels counted from their launch's stamp, whatever is shown.
     #[must_use]
     pub fn by_stamp(self) -> Self {
         let Some(by_stamp) = self.by_stamp else {
@@ -250,7 +250,7 @@ impl GpuTime {
         }
     }
 
-    /// From a launch's stamp to its kernel's first instruction, ns.
+    /// Returns the time from a launch's stamp to its kernel's first instruction, ns.
     #[must_use]
     pub fn launch(&self) -> Option<u64> {
         let start = self.by_stamp().start?;
@@ -270,7 +270,7 @@ impl GpuTime {
         self.executed().filter(|_| self.works <= 1)
     }
 
-    /// For how long the GPU worked on it: its duration without the time in which others had the GPU.
+    /// Returns the time for which the GPU worked on the entry: its duration without the time in which others had the GPU.
     #[must_use]
     pub fn worked(&self) -> Option<GpuDuration> {
         self.duration.map(|d| self.without_preempted(d))
@@ -302,7 +302,7 @@ impl GpuTime {
             }
     }
 
-    /// For how long the GPU worked on the entry's only launch or copy: of several together none has a duration of its own.
+    /// Returns the time for which the GPU worked on the entry's only launch or copy; where there are several, none has a duration of its own.
     #[must_use]
     pub fn alone(&self) -> Option<GpuDuration> {
         self.worked().filter(|_| self.works <= 1)

@@ -129,7 +129,7 @@ pub struct Launch {
     pub block: Option<[u32; 3]>,
     /// Blocks of a cluster in x, y, z, where the grid is made of clusters.
     pub cluster: Option<[u32; 3]>,
-    /// All blocks run at once (a cooperative launch).
+    /// True if all blocks run at once (a cooperative launch).
     pub cooperative: bool,
     /// Registers of a thread.
     pub registers: Option<u32>,
@@ -194,8 +194,8 @@ pub struct Graph {
     pub submissions: Vec<u64>,
     /// Pushbuffer bytes of these submissions.
     pub bytes: u64,
-    /// Its QMDs were uploaded or prepared again with it.
+    /// True if its QMDs were uploaded or prepared again with it.
     pub uploaded: bool,
-    /// It has conditional nodes: the GPU decides what else runs, and how often.
+    /// True if the graph has conditional nodes: the GPU decides what else runs, and how often.
     pub conditional: bool,
 }

@@ -169,7 +169,7 @@ fn engine_of(engine: Engine) -> CopyEngine {
 struct Remap {
     /// Bytes of a destination element.
     dst_bytes: u32,
-    /// No component comes from the source.
+    /// True if no component comes from the source.
     constant: bool,
     /// The value of a constant element, component by component.
     pattern: Vec<u32>,

@@ -166,7 +166,7 @@ impl Inline {
         self.taken += u64::from(words);
     }
 
-    /// All announced data has come.
+    /// Tells whether all announced data has come.
     pub(in crate::decode) fn complete(&self) -> bool {
         self.taken >= self.words
     }
@@ -286,7 +286,7 @@ pub(in crate::decode) fn is_in_header_pool(sub: &Sub, dst: u64, bytes: u64) -> b
         && offset.checked_add(bytes).is_some_and(|end| end <= len)
 }
 
-/// 256-byte aligned, the size of a QMD, version bits that its class can have and dimensions that a grid can have.
+/// Tells whether data may be a QMD: 256-byte aligned, the size of a QMD, version bits that its class can have and dimensions that a grid can have.
 fn is_qmd(class: u32, dst: u64, data: &[u8]) -> bool {
     if !dst.is_multiple_of(256) || (data.len() != 256 && data.len() != qmd::MAX_BYTES) {
         return false;
@@ -294,20 +294,20 @@ fn is_qmd(class: u32, dst: u64, data: &[u8]) -> bool {
     plausible(class, data)
 }
 
-/// Begins with a block and a grid: six numbers that a launch can have.
+/// Tells whether data begins with a block and a grid: six numbers that a launch can have.
 fn is_geometry(data: &[u8]) -> bool {
     let word = |i: usize| u64::from(u32_at(data, i * 4).unwrap_or(0));
     let threads = word(0).saturating_mul(word(1)).saturating_mul(word(2));
     (1..=1024).contains(&threads) && (3..6).all(|i| word(i) > 0)
 }
 
-/// Volta and later: instructions of 16 bytes in whole lines of 128 bytes, with a NOP among them (every kernel is padded
-/// with some).
+/// Tells whether data may be code of Volta or later: instructions of 16 bytes in whole lines of 128 bytes, with a NOP among them (every kernel is
+/// padded with some).
 fn is_code(data: &[u8]) -> bool {
     data.len() >= 128 && data.len().is_multiple_of(128) && data.chunks_exact(16).any(is_nop)
 }
 
-/// A NOP, whatever its scheduling bits.
+/// Tells whether an instruction is a NOP, whatever its scheduling bits.
 fn is_nop(instruction: &[u8]) -> bool {
     instruction.starts_with(&NOP)
 }

@@ -14,7 +14,7 @@ pub(super) struct Noted {
     pub(super) position: u64,
     /// Time of its doorbell, or of the look that found it, ns.
     pub(super) doorbell: u64,
-    /// The doorbell was not later than that time, and may have been before.
+    /// True if the doorbell was not later than that time, and may have been before.
     pub(super) observed: bool,
     /// The latest time at which the entry was not there yet, where known, ns.
     pub(super) absent: Option<u64>,

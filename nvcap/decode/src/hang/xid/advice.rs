@@ -14,7 +14,7 @@ pub struct Known {
     pub symbol: &'static str,
     /// A sentence on it.
     pub meaning: &'static str,
-    /// It is about the GPU and so about every process that uses it.
+    /// True if the error is about the GPU and so about every process that uses it.
     pub whole_gpu: bool,
     /// Usual causes, where the table has them.
     pub causes: Option<&'static str>,

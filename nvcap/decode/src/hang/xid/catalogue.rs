@@ -8,8 +8,8 @@
 pub(super) struct Row {
     /// The number.
     pub code: u32,
-    /// It is about the GPU and so about every process that uses it, whoever the driver worked for when it was found;
-    /// otherwise about a channel or one process.
+    /// True if the error is about the GPU and so about every process that uses it, whoever the driver worked for when it was found; otherwise it is
+    /// about a channel or one process.
     pub whole_gpu: bool,
     /// NVIDIA's name.
     pub symbol: &'static str,

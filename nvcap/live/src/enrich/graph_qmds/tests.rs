@@ -180,8 +180,7 @@ fn memory_without_qmds_gives_no_copies() {
     }
 }
 
-/// Under a profiler all QMDs name one program. The driver's part of the constants, written before the arguments, names the kernel's
-/// own.
+/// All QMDs name one program under a profiler. The driver's part of the constants, written before the arguments, names the kernel's own.
 #[test]
 fn the_drivers_part_is_taken_where_it_names_another_program() {
     const BANK: u64 = 0x7f45_c610_0000;

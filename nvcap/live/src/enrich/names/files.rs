@@ -111,7 +111,7 @@ impl OfProcess {
     }
 }
 
-/// See the module. All processes of a trace share it.
+/// Functions of the files that processes have mapped, found by their code. All processes of a trace share it.
 pub(crate) struct Files {
     files: Vec<Fat>,
     /// Files by device, inode, size and time of the last change.

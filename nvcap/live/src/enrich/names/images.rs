@@ -30,7 +30,7 @@ struct Read {
     by_name: HashMap<String, usize>,
 }
 
-/// See the module.
+/// The cubin images in a process's memory, by address.
 #[derive(Default)]
 pub(super) struct Images {
     all: BTreeMap<u64, Known>,

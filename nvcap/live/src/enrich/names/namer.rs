@@ -58,7 +58,7 @@ enum Request {
 /// Answer of the searching thread: the number of requests dealt with, and the kernels.
 type Answer = (usize, Vec<Kernel>);
 
-/// See the module.
+/// Asks a thread for the names of the programs that a live source's submissions launch, and gives the kernels that it finds as records.
 pub(crate) struct Namer {
     /// The compute class of all GPUs, if known.
     class: Option<u32>,

@@ -92,7 +92,7 @@ pub(crate) enum FileSearch {
     Whole,
 }
 
-/// See the module.
+/// Finder of the names of one process's programs.
 pub(crate) struct Resolver {
     pid: u32,
     space: Box<dyn Space>,

@@ -107,7 +107,7 @@ impl Untaken {
     }
 }
 
-/// See the module.
+/// Names the semaphores of a source's submissions to the thread that reads them, and gives the time stamps that it sees as records.
 pub(crate) struct Stamper {
     /// The compute class of all GPUs, if known.
     class: Option<u32>,

@@ -34,7 +34,7 @@ struct Awaited {
     first_ns: Option<u64>,
 }
 
-/// See the module.
+/// The semaphores of one process that are written once, until their stamps have come.
 #[derive(Debug, Default)]
 pub(super) struct Once {
     awaited: VecDeque<Awaited>,

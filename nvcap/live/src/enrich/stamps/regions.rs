@@ -78,7 +78,7 @@ struct Region {
     first: Vec<(u64, u32)>,
 }
 
-/// See the module.
+/// The semaphores of one process that are read again and again.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     regions: Vec<Region>,

@@ -262,8 +262,8 @@ fn is_debug_exception(context: *mut libc::c_void) -> bool {
     context.uc_mcontext.gregs[libc::REG_TRAPNO as usize] == 1
 }
 
-/// Continues behind an int1 that would be executed again. (Virtual machines of KVM on AMD processors raise its exception before the
-/// instruction.)
+/// Continues behind an int1 that would be executed again, and tells whether there was one. (Virtual machines of KVM on AMD processors raise its
+/// exception before the instruction.)
 #[cfg(target_arch = "x86_64")]
 fn skip_int1(context: *mut libc::c_void) -> bool {
     // SAFETY: the kernel gives a handler with SA_SIGINFO a ucontext, which it may change.

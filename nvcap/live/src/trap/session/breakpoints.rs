@@ -79,11 +79,11 @@ pub(super) struct Watch {
 /// Result of setting a breakpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Set {
-    /// It was set before.
+    /// The breakpoint was set before.
     Before,
-    /// It is set in every thread.
+    /// The breakpoint is set in every thread.
     Whole,
-    /// It is set in some threads; the others have no debug register left.
+    /// The breakpoint is set in some threads; the others have no debug register left.
     Partial,
 }
 

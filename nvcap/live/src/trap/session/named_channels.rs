@@ -27,7 +27,7 @@ struct Looks {
     since: u64,
     /// True if memory of a named channel was there.
     there: bool,
-    /// Set when a ring moved: whether the named doorbells were mapped then.
+    /// True if the named doorbells were mapped when a ring had moved although none was seen; `None` while no ring has.
     moved: Option<bool>,
 }
 

@@ -110,7 +110,7 @@ impl Known {
     }
 }
 
-/// See the module.
+/// Stacks on their way from the ring buffer to the queue of the thread that finds their frames. Does nothing without `--stacks`.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
     to: Option<StackQueue>,

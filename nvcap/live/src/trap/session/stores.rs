@@ -20,7 +20,7 @@ const SURE: u32 = 3;
 /// A doorbell of a process.
 pub(super) type Doorbell = (u32, u64);
 
-/// See the module.
+/// Doorbells that have no breakpoint for want of debug registers, and the stores at which threads are stopped instead.
 #[derive(Debug, Default)]
 pub(super) struct StoppedStores {
     unwatched: BTreeSet<Doorbell>,

@@ -9,7 +9,7 @@ use nvcap_process::error::Result;
 /// Reason why the trace of a process that ended so is incomplete.
 const LOST: &str = "it was ended by a SIGTRAP that nobody asked for: the machine lost a hit of nvcap's breakpoint, and with it perhaps the last \
                     submission (nvcap doctor --trap measures how often it does); --how observe sets no breakpoint";
-/// The same reason, where the signal was not seen.
+/// Reason why the trace of a process that ended so is incomplete, where the signal was not seen.
 const MAY: &str = "it was ended by SIGTRAP: the machine may have lost a hit of nvcap's breakpoint, and with it the last submission \
                    (nvcap doctor --trap measures how often it does); --how observe sets no breakpoint";
 

@@ -6,7 +6,7 @@ use super::estimate::Share;
 
 /// Time for which moments are kept, ns.
 const BACK: u64 = 60_000_000_000;
-/// Moments of so long are kept as one, ns.
+/// Length of time whose moments are kept as one, ns.
 const SLOT: u64 = 1_000_000_000;
 
 /// A GPU by device file minor number, and what had work: `compute`, `copy`, ...
@@ -24,9 +24,9 @@ struct Slot {
 pub struct Moments {
     /// All moments.
     pub all: u64,
-    /// By GPU (device file minor number).
+    /// Moments with work by GPU (device file minor number).
     pub gpus: BTreeMap<Option<u32>, u64>,
-    /// By process and GPU.
+    /// Moments with work by process and GPU.
     pub processes: BTreeMap<(u32, Option<u32>), u64>,
 }
 
@@ -48,13 +48,13 @@ impl Moments {
         }
     }
 
-    /// A process has ended.
+    /// Forgets a process that has ended.
     pub(crate) fn ended(&mut self, pid: u32) {
         self.processes.retain(|(of, _), _| *of != pid);
     }
 }
 
-/// See the module.
+/// Moments of late, with the engines of each GPU that had work, for the share of them at which each engine was busy.
 #[derive(Debug, Default)]
 pub(crate) struct Busy(VecDeque<Slot>);
 
@@ -78,7 +78,7 @@ impl Busy {
         }
     }
 
-    /// The shares, of all that had work in the time.
+    /// Returns the share of each GPU's engine that had work in the time.
     pub(crate) fn shares(&self) -> BTreeMap<Unit, Share> {
         let moments: u64 = self.0.iter().map(|s| s.moments).sum();
         let mut sums: BTreeMap<Unit, u64> = BTreeMap::new();

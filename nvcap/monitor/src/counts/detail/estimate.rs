@@ -72,7 +72,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// `hits` of `looks`, of which there is at least one.
+    /// Makes the share of `hits` in `looks`; none where there was no look.
     pub(crate) fn new(hits: f64, looks: f64) -> Option<Self> {
         if looks < 1.0 {
             return None;

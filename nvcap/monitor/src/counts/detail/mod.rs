@@ -37,7 +37,7 @@ pub use submission::{Doing, What};
 /// Entries of a block, and blocks of a channel at a reading.
 const BLOCK: u32 = 12;
 const BLOCKS: u32 = 4;
-/// Kernels that are kept apart for each process; the others are one.
+/// The most kernels that are kept apart for each process; the others are counted as one.
 const MOST_KERNELS: usize = 4096;
 
 /// Totals of a process's samples.
@@ -47,11 +47,11 @@ pub struct Sampled {
     pub sums: BTreeMap<What, Estimate>,
     /// Number of submissions that came between readings, and number of them that were decoded.
     pub submissions: (u64, u64),
-    /// Submissions between two readings of which no block could be read.
+    /// Number of submissions that came between two readings and of which no block could be read.
     pub unread: u64,
-    /// Submissions that their ring held no more when it was sampled: so many at least.
+    /// Least number of submissions that their ring did not hold any more when it was sampled.
     pub lapped: u64,
-    /// Submissions that were there before the first sample of their channel.
+    /// Number of submissions that were there before the first sample of their channel.
     pub early: u64,
     /// Longest times that submissions can have taken.
     pub delays: Delays,
@@ -99,18 +99,18 @@ impl Sampled {
 /// State of one channel, kept from sample to sample.
 #[derive(Default)]
 struct Of {
-    /// The submissions that were counted when it was last sampled; none before.
+    /// Number of submissions that were counted when the channel was last sampled; none before.
     submitted: Option<u64>,
     /// GP_PUT and the number, when a moment last found the channel without work.
     idle: Option<moment::Idle>,
     looks: Option<Looks>,
 }
 
-/// See the module.
+/// Sampler of one process's submissions, by blocks of entries and by moments.
 pub(super) struct Detail {
     decoding: Decoding,
     words: moment::Words,
-    /// By the address of the ring.
+    /// Channels by the address of their ring.
     channels: HashMap<u64, Of>,
     random: fastrand::Rng,
     buffer: Vec<u8>,
@@ -146,7 +146,7 @@ impl Detail {
         (&self.sampled, &self.programs)
     }
 
-    /// Its mappings were looked at.
+    /// Takes the mappings of the process, which were just read.
     pub(super) fn mapped(&mut self, memory: &impl ReadMemory, areas: &[Area]) {
         self.decoding.mapped(memory, areas);
     }
@@ -177,7 +177,7 @@ impl Detail {
         self.decoding.retain(|ring| there.contains(&ring));
     }
 
-    /// A reading, which began and ended at these times, tells of each channel what is done.
+    /// Takes from a reading, which began and ended at these times, what each channel has done.
     pub(super) fn look(&mut self, channels: &Channels, (began, ended): (u64, u64)) {
         for followed in channels.iter() {
             let last = followed.count.last();

@@ -44,7 +44,7 @@ impl Words {
         }
     }
 
-    /// Kernels release these words: their pages are to be read from the next moment on.
+    /// Takes words that kernels release: their pages are read from the next moment on.
     fn learn(&mut self, words: &[(GpuVa, u32)], readable: &Readable) {
         for (at, _) in words {
             let page = at.0 & !(PAGE - 1);
@@ -91,7 +91,7 @@ type Work = (Vec<Doing>, Programs);
 pub(super) struct Moment {
     /// Numbers of the newest submissions: done, and submitted; none unless both are certain.
     pub seen: Option<SubmissionNumbers>,
-    /// None if the channel has no work or no proven semaphore, or GP_PUT and the number cannot be read.
+    /// Work that the channel is at; none if it has no work or no proven semaphore, or GP_PUT and the number cannot be read.
     pub at: Option<Work>,
 }
 
@@ -221,11 +221,11 @@ impl<P: ReadMemory> Submissions<'_, P> {
 
 /// The newest submission that is done by its number: its kernels may still run.
 struct Last {
-    /// It could be read.
+    /// True if the submission could be read.
     is_read: bool,
     /// Its content, if it has kernels or replays a graph.
     kernels: Option<Decoded>,
-    /// Its kernels run; none if it has none or no word that tells it can be read.
+    /// True if its kernels run; none if it has none, or no word that tells it can be read.
     runs: Option<bool>,
 }
 

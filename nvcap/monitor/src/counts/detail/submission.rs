@@ -50,17 +50,17 @@ pub enum What {
 /// Work of a channel at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Doing {
-    /// It ran this program's kernel.
+    /// Runs this program's kernel.
     Kernel(GpuVa),
-    /// It replayed a graph, whose kernels are not known.
+    /// Replays a graph, whose kernels are not known.
     Graph,
-    /// It copied.
+    /// Copies.
     Copy(&'static str),
-    /// It waited for a semaphore.
+    /// Waits for a semaphore.
     Wait,
     /// Something else.
     Other,
-    /// It could not be read.
+    /// A submission that could not be read.
     Unread,
 }
 

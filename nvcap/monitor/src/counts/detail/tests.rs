@@ -53,7 +53,7 @@ fn totals_are_estimated_from_a_part() {
     assert!(estimate.error() < 0.01 * bytes as f64, "{estimate:?}");
 }
 
-/// So few that all are read: the truth, without an error.
+/// Samples are exact, without an error, where so little is submitted that all is read.
 #[test]
 fn what_is_read_whole_is_exact() {
     let (mut host, memory) = host(FakeProcess::new(1));
@@ -116,7 +116,7 @@ fn used_again_is_not_believed() {
     assert!(read <= 24, "{read}");
 }
 
-/// A ring that is full of kernels that are not done, to the last of them.
+/// Moments of a ring that is full of kernels that are not done are read, to the last of them.
 #[test]
 fn a_full_ring_s_moments_are_read() {
     let (mut host, memory) = host(FakeProcess::new(1));

@@ -1,4 +1,4 @@
-//! Looking for the channels of a process, and for whether it may have others than those that are known.
+//! Search for the channels of a process, and for signs that it has others than those that are known.
 
 use super::super::channel::From;
 use super::super::find::{self, Readable};
@@ -7,14 +7,14 @@ use super::{Host, SECOND};
 use nvcap_process::memory::maps::Area;
 use nvcap_process::memory::scan::Effort;
 
-/// The part of a core that looking for a process's new channels may take: while it begins, and later.
+/// The part of a core that may be spent on looking for a process's new channels: while it begins, and later.
 const SHARE_EARLY: f64 = 0.01;
 const SHARE_LATER: f64 = 0.0002;
-/// The part of a core that looking for whether the GPU's mappings of a process are others may take.
+/// The part of a core that may be spent on finding out whether a process has other mappings of GPUs' memory.
 const SHARE_GLANCE: f64 = 0.001;
-/// For so long after its first channels were found a process is beginning; while it has none, so long after it was found.
+/// Time for which a process counts as beginning, ns: after its first channels were found, or after it was found itself while it has none.
 const EARLY: u64 = 20 * SECOND;
-/// So many searches in a row that may have missed a channel are followed by another one.
+/// The most searches in a row while each may have missed a channel.
 const SEARCHES: u32 = 4;
 
 impl<S: System> Host<S> {
@@ -73,8 +73,8 @@ impl<S: System> Host<S> {
         watched.search_cost = after.saturating_sub(cpu);
     }
 
-    /// Looks whether a process whose size is another has other mappings of GPUs' memory. Without them it has no other channels than
-    /// those that are known and watched.
+    /// Looks whether a process whose size has changed has other mappings of GPUs' memory. Without them it has no other channels than those that are
+    /// known and watched.
     pub(super) fn glance_if_due(&mut self, pid: u32, now: u64) {
         let Some(watched) = self.processes.get(&pid).filter(|p| p.has_grown) else {
             return;

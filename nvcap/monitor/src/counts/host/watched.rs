@@ -15,7 +15,7 @@ pub(super) struct Watched<M> {
     pub name: String,
     pub owner: Owner,
     pub container_id: String,
-    /// By GPU, the instance in MIG mode that it uses.
+    /// Instance in MIG mode that it uses, by GPU.
     pub instances: BTreeMap<u32, u32>,
     pub named: Option<Named>,
     pub image: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct Watched<M> {
     pub began_unix_ns: u64,
     pub since_unix_ns: u64,
     pub channels: Channels,
-    /// It has the channels of this other process, which counts them.
+    /// The other process that counts these channels, where both have the same in their memory.
     pub shares: Option<u32>,
     pub pages: u64,
     pub opened: u64,
@@ -35,21 +35,21 @@ pub(super) struct Watched<M> {
     pub of_gpus: Vec<(u64, u64)>,
     pub glanced: u64,
     pub glance_cost: u64,
-    /// Searches in a row that may have missed a channel.
+    /// Number of searches in a row that may have missed a channel.
     pub doubtful: u32,
-    /// There may be other channels than those that are known.
+    /// True if there may be other channels than those that are known.
     pub wants_search: bool,
-    /// Its size is another than at the last search: it may have other mappings.
+    /// True if its size has changed since the last search: it may have other mappings.
     pub has_grown: bool,
-    /// Known channels are gone, or are not what they were.
+    /// True if known channels are gone, or are not what they were.
     pub is_lost: bool,
-    /// A reading was given up, and its channels with it.
+    /// True if a reading was given up, and its channels with it.
     pub is_given_up: bool,
     pub read_ns: u64,
 }
 
 impl<M: Lends> Watched<M> {
-    /// Does what reads its memory. None where that is given up, or was before: of its channels the sums are left.
+    /// Does work that reads its memory. None where the work is given up, or was before: of the channels only the sums are left.
     pub(super) fn lend<T, W>(&mut self, work: W) -> Option<T>
     where
         T: Send + 'static,
@@ -120,7 +120,7 @@ impl<M> Watched<M> {
         gpus
     }
 
-    /// There may be channels that were not looked for yet.
+    /// Tells whether there may be channels that were not looked for yet.
     pub(super) fn may_have_others(&self) -> bool {
         self.wants_search || self.has_grown
     }
@@ -134,8 +134,8 @@ impl<M> Watched<M> {
         }
     }
 
-    /// Its sums may lack some of what its channels had done at its last reading. (Of a channel that is gone or that could not be read, as at
-    /// the process's end, only the last moment was not seen.)
+    /// Tells whether its sums may lack some of what its channels had done at its last reading. (Of a channel that is gone or that could not be read,
+    /// as at the process's end, only the last moment was not seen.)
     fn lacks_some(&self) -> bool {
         let of_channels = self.channels.iter().flat_map(|channel| channel.doubts());
         let before = self.channels.doubts().values().flatten().copied();

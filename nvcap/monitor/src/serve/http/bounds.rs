@@ -13,9 +13,9 @@ use super::*;
 use nvcap_waiting::{GUARD, ends};
 
 const TOKEN: &str = "0123456789abcdef";
-/// More than the buffers of two sockets take, bytes.
+/// Number of bytes that is more than the buffers of two sockets take.
 const MUCH: usize = 32 << 20;
-/// A time that passes at once, for what never comes.
+/// Bound of a time that passes at once, for what never comes.
 const SHORT: Duration = Duration::from_millis(50);
 /// Bounds of times that no test reaches.
 const LONG: Limits = Limits {
@@ -113,7 +113,7 @@ fn asking(to: SocketAddr, path: &str) -> TcpStream {
     stream
 }
 
-/// All that comes until the server closes the connection. A reset is an end too; that nothing comes is none.
+/// Reads all that comes until the server closes the connection. A reset is an end too; silence is none.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let mut piece = vec![0; 1 << 16];
@@ -156,7 +156,7 @@ fn clients_that_do_nothing_give_way() {
     }
 }
 
-/// The same where a TLS handshake never comes; and it is given up in time where there is room for all.
+/// Clients whose TLS handshake never comes keep nobody out either; and it is given up in time where there is room for all.
 #[test]
 fn handshakes_that_never_come() {
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -272,7 +272,7 @@ fn reports_that_hang() {
     );
 }
 
-/// Who waits for a report that does not come is told so.
+/// A client that waits for a report that does not come is told so.
 #[test]
 fn a_report_that_takes_too_long() {
     let (slow, _begins, may_end) = Slow::new(1);

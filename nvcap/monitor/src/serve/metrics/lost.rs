@@ -1,4 +1,4 @@
-//! Metric of submissions of which something is not known: why, and of how many. Only numbers that are known.
+//! Metric of submissions of which something is not known, by reason. Only numbers that are known are in it.
 
 use super::super::writer::{Kind, Writer};
 use super::labels::{Constants, NS, Of};

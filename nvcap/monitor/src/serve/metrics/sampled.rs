@@ -85,7 +85,7 @@ fn delays(text: &mut impl Writer, view: &View, constants: &Constants) {
     }
 }
 
-/// Writes what the counters of samples had of those that have no series any more.
+/// Writes the sums that counters of samples had of keys that have no series any more.
 fn ended(text: &mut impl Writer, view: &View, constants: &Constants) {
     let is_any = |of: &Folded| of.left > 0 || !of.sampled.is_empty();
     if !view.folded.values().any(is_any) {

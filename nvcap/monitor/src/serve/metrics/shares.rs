@@ -4,7 +4,7 @@ use super::super::writer::{Kind, Writer};
 use super::labels::{Constants, NS, Of};
 use crate::counts::view::{EngineShares, View};
 
-/// Writes them, where the driver is asked.
+/// Writes the metrics, where the driver is asked.
 pub(super) fn metrics(text: &mut impl Writer, view: &View, constants: &Constants) {
     let Some(shares) = &view.shares else {
         return;

@@ -35,9 +35,9 @@ const LONGEST_ANSWER: usize = 64 << 10;
 /// Reason why a request was not taken.
 #[derive(Debug)]
 enum Failure {
-    /// It may be sent again, at the earliest after this time.
+    /// The request may be sent again, at the earliest after this time.
     Later(Option<Duration>, String),
-    /// It would not be taken another time either.
+    /// The request would not be taken another time either.
     Never(String),
 }
 
@@ -48,7 +48,7 @@ pub struct Sender {
     version: String,
 }
 
-/// The certificates that a collector's may be vouched for by: those of `file`, or this machine's.
+/// Reads the certificates of authorities that may vouch for a collector's: those of `file`, or this machine's.
 ///
 /// # Errors
 /// What is wrong with the file; that this machine has none.
@@ -276,8 +276,8 @@ where
     }
 }
 
-/// The time at which metrics are due behind those that were due at `last`: an interval later, or now, where that has passed. What a collector
-/// kept waiting is not made up for.
+/// Returns the time at which the next metrics are due after those of `last`: an interval later, or now where that has passed. Metrics that a
+/// collector kept waiting are not made up for.
 pub(super) fn due(last: Instant, interval: Duration, now: Instant) -> Instant {
     (last + interval).max(now)
 }

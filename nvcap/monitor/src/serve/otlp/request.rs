@@ -55,7 +55,7 @@ struct Batch<'a> {
     resources: BTreeMap<Owner, Vec<Metric>>,
 }
 
-/// The name without its unit, and OTLP's word for the unit, which is a field of its own in OTLP. A translation to Prometheus joins both to
+/// Returns the name without its unit, and OTLP's word for the unit, which is a field of its own in OTLP. A translation to Prometheus joins both to
 /// the name that is at `/metrics`.
 fn named(name: &str, unit: &'static str) -> (String, &'static str) {
     let name = name.strip_suffix(unit).unwrap_or(name);
@@ -69,7 +69,7 @@ fn named(name: &str, unit: &'static str) -> (String, &'static str) {
     (name, unit)
 }
 
-/// A container is called by its id where it has no other name.
+/// Tells whether a container's name is its id, by which it is called where it has no other name.
 fn is_container_id(container: &str) -> bool {
     container.len() >= 12 && container.bytes().all(|b| b.is_ascii_hexdigit())
 }
@@ -102,7 +102,7 @@ fn value_of<'a>(labels: &Labels<'a>, name: &str) -> &'a str {
     value.map_or("", |(_, value)| *value)
 }
 
-/// Divides labels: whose the metric is, and the others as attributes.
+/// Divides labels into those of the metric's owner and the others, as attributes.
 fn divided(labels: &Labels<'_>) -> (Owner, Vec<KeyValue>) {
     let of = |name| value_of(labels, name);
     let container = match (of("pod"), of("container")) {
@@ -127,7 +127,7 @@ fn divided(labels: &Labels<'_>) -> (Owner, Vec<KeyValue>) {
 }
 
 impl Batch<'_> {
-    /// The metric of the current family for its owner, and a point's attributes.
+    /// Returns the metric of the current family for its owner, and a point's attributes.
     fn metric(&mut self, labels: &Labels<'_>) -> Option<(Kind, &mut Metric, Vec<KeyValue>)> {
         let family = self.family.as_ref()?;
         let (mut owner, attributes) = divided(labels);
@@ -139,7 +139,7 @@ impl Batch<'_> {
         Some((family.kind, metrics.last_mut()?, attributes))
     }
 
-    /// The container's id, where that is not what it is called by.
+    /// Returns the container's id as an attribute, where it is not the name as well.
     fn container_id(&self, labels: &Labels<'_>) -> Option<(&'static str, String)> {
         let of = |name| value_of(labels, name).to_owned();
         let owner = counts::Owner {
@@ -152,7 +152,7 @@ impl Batch<'_> {
         (!is_name).then(|| ("container.id", id.clone()))
     }
 
-    /// Returns the time at which a sum was 0, ns since the epoch. What began just now began before this moment.
+    /// Returns the time at which a sum was 0, ns since the epoch: no later than this reading.
     fn start(&self, created: Option<f64>) -> u64 {
         created.map_or(0, |s| ((s * 1e9) as u64).min(self.unix_ns))
     }

@@ -1,5 +1,5 @@
-//! Target of metrics, and what is sent with them: a URL, and the variables of the environment that OpenTelemetry's exporters have in
-//! common (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>). Pure.
+//! Target of metrics, and what is sent with them: a URL, and the environment variables that OpenTelemetry's exporters have in common
+//! (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/>). Pure.
 
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
@@ -13,7 +13,7 @@ pub struct Target {
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// By TLS.
+    /// True if TLS is used.
     pub tls: bool,
     /// Headers of each request: most often a token.
     pub headers: Vec<(HeaderName, HeaderValue)>,

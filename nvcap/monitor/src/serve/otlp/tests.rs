@@ -249,7 +249,7 @@ fn urls_and_variables() {
 /// Request that a collector got: its head, and its body.
 type Got = (String, ExportMetricsServiceRequest);
 
-/// A collector that gives these answers, one a connection; where it is, and what it gets.
+/// Starts a collector that gives these answers, one a connection. Returns its URL and the requests that it gets.
 fn collector(answers: Vec<(&'static str, Vec<u8>)>) -> (String, mpsc::Receiver<Got>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -353,7 +353,7 @@ fn what_is_not_taken_is_not_sent_again() {
     assert!(Sender::new(target, Some(file), "1").is_err());
 }
 
-/// A failure is told once, its end too.
+/// A failure is told once, and so is its end.
 #[test]
 fn goes_on_after_failures() {
     let (url, got) = collector(vec![
@@ -400,7 +400,7 @@ fn metrics_are_due_each_interval_and_not_several_times_after_a_delay() {
     assert_eq!(next, begun + 55 * second);
 }
 
-/// Times go as a histogram whose buckets grow by a factor.
+/// Times are sent as a histogram whose buckets grow by a factor.
 #[test]
 fn a_histogram() {
     let mut view = view();

@@ -193,7 +193,7 @@ fn replay() -> Operation {
     }))
 }
 
-/// A submission at a time, which the GPU began later and worked on for so long; 0: its time is not known.
+/// Puts in a submission at a time, which the GPU began `later` and worked on for `ns`; 0: its time is not known.
 fn submit(tally: &mut Tally, serial: u64, at_ns: u64, later: u64, ns: u64) {
     let start = GpuMoment {
         host_ns: at_ns + later,

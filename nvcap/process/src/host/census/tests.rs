@@ -164,7 +164,7 @@ fn a_process_that_has_given_its_memory_up_may_have_submitted() {
     );
 }
 
-/// Who keeps mapping is looked at all the same, at the latest after some time.
+/// A process that maps all the time is looked at all the same, at the latest after some time.
 #[test]
 fn a_process_that_maps_all_the_time_is_looked_at() {
     let child = Sleeper::start();

@@ -1,4 +1,4 @@
-//! From instructions to lines: CPython's two tables.
+//! Lines of instructions, by CPython's two tables.
 
 /// The line of a position in the code, by the table of 3.10 (Objects/lnotab_notes.txt of CPython 3.10). The table has pairs of bytes: the
 /// number of bytes of code in a range, and the difference of its line from the line before; -128 for a range without a line.

@@ -302,7 +302,7 @@ const DEBUG_3_14: DebugLayout = DebugLayout {
 pub(super) struct DebugHead {
     /// PY_VERSION_HEX.
     pub version: u32,
-    /// Built without the global interpreter lock.
+    /// True if the interpreter was built without the global interpreter lock.
     pub free_threaded: bool,
 }
 

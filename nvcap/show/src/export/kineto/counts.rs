@@ -1,4 +1,4 @@
-//! Numbers of what is in a file, and whose file it is.
+//! Numbers of what is in a file, and the rank that the file is of.
 
 /// The place of a process among those of a distributed job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Counts {
     pub memsets: u64,
     /// Calls of CUDA, or doorbells.
     pub calls: u64,
-    /// Works whose begin or duration is not known: they are left out.
+    /// Works whose begin or duration is not known; they are left out.
     pub untimed: u64,
 }
 

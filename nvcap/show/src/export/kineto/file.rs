@@ -20,15 +20,15 @@ use nvcap_decode::record::ChannelId;
 
 /// Bytes that are compressed before they are handed on.
 const PIECE: usize = 64 << 10;
-/// Tracks of the slices of a channel that overlap earlier ones are so far apart.
+/// Distance between the numbers of the tracks on which a channel's overlapping slices are shown.
 const ROW: u64 = 1_000_000;
-/// Row of what has no room in the others.
+/// Row of slices that have no room in the others.
 const LAST_ROW: u64 = 99;
-/// In Kineto's files processes come first, in the order of their numbers, and then the GPUs.
+/// Number that is added to a GPU's for its place: in Kineto's files processes come first, in the order of their numbers, and then the GPUs.
 const BEHIND_PROCESSES: u32 = 5_000_000;
-/// Submissions whose call is remembered as written: works of one may come with those of others between them.
+/// Number of submissions whose calls are remembered as written: works of one submission may come with those of others between them.
 const REMEMBERED: usize = 256;
-/// The most tracks that are remembered as named: behind that many others one is named again.
+/// The most tracks that are remembered as named. A track that comes after that many others is named again.
 const NAMED: usize = 1 << 16;
 /// The number of a GPU that is not known.
 const NO_GPU: i64 = -1;
@@ -204,7 +204,7 @@ impl File {
         self.named.remove(&(i64::from(self.pid), u64::from(tid)));
     }
 
-    /// The number by which a work's GPU is a process in the file; the GPU is named when it comes first.
+    /// Returns the number that a work's GPU has as a process of the file. The GPU is named when it comes first.
     fn gpu(&mut self, work: &Work) -> io::Result<i64> {
         let id = work.gpu.map_or(NO_GPU, i64::from);
         if self.is_new((id, 0)) {

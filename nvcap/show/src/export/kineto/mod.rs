@@ -35,10 +35,10 @@ pub const MOST_FILES: usize = 512;
 /// The most processes that are told apart: works of others are in no file.
 const MOST_PROCESSES: usize = 1 << 16;
 
-/// The most files that could not be opened that are told apart.
+/// The most processes whose file could not be opened that are told apart.
 const MOST_REFUSED: usize = 8;
 
-/// The exit status in a file that an error ended.
+/// The exit status that is written into a file which an error ended.
 const FAILED: u8 = 1;
 
 /// A file that was written.
@@ -59,13 +59,14 @@ pub struct Written {
 pub struct Made {
     /// Files in the order of their processes' first works.
     pub files: Vec<Written>,
-    /// Works of processes for which there is no file.
+    /// Number of works of processes for which there is no file.
     pub elsewhere: u64,
-    /// Processes for whose file there was no place, as far as they are told apart: those that could not be opened are others.
+    /// Number of processes for whose file there was no place, as far as they are told apart. Processes whose file could not be opened are not among
+    /// them.
     pub others: u64,
-    /// Part of these: works of processes whose file could not be opened. They count as not written.
+    /// Part of `elsewhere`: works of processes whose file could not be opened. They count as not written.
     pub refused: u64,
-    /// The first of these processes, each with the reason.
+    /// The first processes whose file could not be opened, each with the reason.
     pub reasons: Vec<(u32, String)>,
 }
 
@@ -78,7 +79,7 @@ pub struct KinetoOptions {
     pub base_ns: Option<u64>,
     /// The driver's release.
     pub driver: Option<String>,
-    /// Compresses by gzip.
+    /// True if files are compressed by gzip.
     pub packed: bool,
     /// Tells the place of a process in a distributed job.
     pub rank_of: Box<dyn Fn(u32) -> Option<Rank>>,
@@ -92,18 +93,18 @@ pub struct KinetoOptions {
 pub struct Kineto {
     options: KinetoOptions,
     works: Works,
-    /// Files in the order in which they began, and which is whose.
+    /// Files in the order in which they began, and the file of each process.
     files: Vec<File>,
     of: BTreeMap<u32, Option<usize>>,
     written: Vec<Written>,
     facts: Facts,
     ranks: HashMap<u32, Option<Rank>>,
     elsewhere: u64,
-    /// Processes whose file could not be opened, and their works.
+    /// Processes whose file could not be opened, and the number of their works.
     refused: HashSet<u32>,
     refused_works: u64,
     reasons: Vec<(u32, String)>,
-    /// Processes that have submitted.
+    /// Processes that have submitted something.
     seen: HashSet<u32>,
 }
 
@@ -126,7 +127,7 @@ impl Kineto {
         }
     }
 
-    /// Asks for the place of a process while it is there to be asked.
+    /// Asks for the rank of a process while it is there to be asked.
     fn see(&mut self, pid: u32) {
         if pid != 0 && self.seen.len() < MOST_PROCESSES && self.seen.insert(pid) {
             let rank = (self.options.rank_of)(pid);
@@ -134,7 +135,7 @@ impl Kineto {
         }
     }
 
-    /// The file of a process, begun.
+    /// Returns the file of a process, whose begin is written.
     fn file(&mut self, pid: u32) -> io::Result<Option<usize>> {
         if let Some(known) = self.of.get(&pid) {
             return Ok(*known);

@@ -25,7 +25,7 @@ struct Files {
 }
 
 impl Files {
-    /// A sink of which `rank_of` tells ranks. `has_more`: further processes have files.
+    /// Makes a sink for which `rank_of` tells ranks. `has_more`: further processes have files.
     fn sink(&self, packed: bool, has_more: bool) -> Kineto {
         let further = self.further.clone();
         let options = KinetoOptions {
@@ -284,7 +284,7 @@ fn names_are_those_that_readers_sort_by() {
     assert_eq!(file["nvcap"]["graph_replays"], 1);
 }
 
-/// Several works of an entry have one time, and so one slice.
+/// Works that share an entry have one time, and so one slice.
 #[test]
 fn works_of_one_entry_are_one_slice() {
     let files = Files::default();
@@ -510,8 +510,8 @@ fn life(sink: &mut Kineto, tid: u32, life: Life) {
     sink.record(&Record::Process(process), &model()).unwrap();
 }
 
-/// The number of a thread that has ended is another's later, which has a name of its own; a program that makes threads without end costs no
-/// more than one that makes a few.
+/// Names of threads are their own, also where a number is used again; and a program that makes threads without end costs no more than one that makes
+/// a few.
 #[test]
 fn threads_that_have_ended_are_forgotten() {
     let files = Files::default();

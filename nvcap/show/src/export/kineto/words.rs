@@ -50,7 +50,7 @@ pub(super) fn category_of_call(api: Option<&str>) -> &'static str {
     }
 }
 
-/// The number that stands for a channel where a stream's is expected. 0 would be taken for none.
+/// Returns the number that stands for a channel where a stream's is expected; never 0, which would be taken for none.
 pub(super) fn stream(work: &Work) -> u64 {
     u64::from(work.channel.0) + 1
 }
@@ -64,7 +64,7 @@ pub(super) fn stream_name(work: &Work) -> String {
     }
 }
 
-/// The number that connects a work with the call that submitted it. 0 would be taken for none.
+/// Returns the number that connects a work with the call that submitted it; never 0, which would be taken for none.
 pub(super) fn correlation(work: &Work) -> u64 {
     work.serial + 1
 }
@@ -83,7 +83,7 @@ impl Members {
         let _ = write!(self.0, "{comma}\"{name}\": {value}");
     }
 
-    /// Adds what is known.
+    /// Adds a member if its value is known.
     pub(super) fn known(&mut self, name: &str, value: Option<impl std::fmt::Display>) {
         if let Some(value) = value {
             self.raw(name, value);

@@ -22,10 +22,9 @@ use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::Record;
 
-/// Rows of one transaction: behind each the file is whole.
+/// Number of rows of one transaction: the file is whole after each.
 const ROWS: u64 = 50_000;
-/// The most texts, and the most bytes of them, whose numbers are remembered; one that comes again behind that many others is in the file
-/// twice.
+/// The most texts whose numbers are remembered, and the most bytes of them. A text that comes after that many others is in the file twice.
 const TEXTS: usize = 1 << 16;
 const TEXT_BYTES: usize = 16 << 20;
 
@@ -45,9 +44,9 @@ struct Counts {
     replays: u64,
     copies: u64,
     memsets: u64,
-    /// Works whose begin or duration is not known: they are left out.
+    /// Works whose begin or duration is not known, which are left out.
     untimed: u64,
-    /// Bytes that these wrote.
+    /// Bytes that the works without times wrote.
     untimed_bytes: u64,
 }
 

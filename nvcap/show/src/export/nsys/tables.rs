@@ -1,6 +1,6 @@
-//! The tables, as the documentation of Nsight Systems has them (`nsys export --type sqlite`). What nvcap may not know may be NULL here.
+//! The tables, as the documentation of Nsight Systems has them (`nsys export --type sqlite`). Columns that nvcap may not know may be NULL here.
 
-/// Makes all tables, with those that say what numbers mean.
+/// Statement that makes all tables, with those that say what numbers mean.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Changes that wait at most; beyond that the oldest are told, in order or not.
+/// The most changes that wait; beyond that the oldest are told, in order or not.
 const MOST: usize = 1 << 16;
 
 /// Changes that wait until no earlier one can come.
@@ -16,13 +16,13 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// The value changes by `by` at `time`.
+    /// Changes the value by `by` at `time`.
     pub(super) fn add(&mut self, time: u64, by: i64) {
         // What comes too late for its place counts from the next one on.
         self.waiting.push(Reverse((time.max(self.told), by)));
     }
 
-    /// Takes the next value that nothing before `until` can change any more, with its time.
+    /// Takes the next value, with its time, if nothing before `until` can change it any more.
     pub(super) fn next(&mut self, until: u64) -> Option<(u64, i64)> {
         loop {
             let &Reverse((time, _)) = self.waiting.peek()?;

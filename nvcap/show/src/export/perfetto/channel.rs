@@ -48,7 +48,7 @@ impl Channel {
         }
     }
 
-    /// The track for what has no known time. Among slices it would look as if it were a part of one.
+    /// Returns the track for what has no known time: among slices it would look like a part of one.
     pub(super) fn untimed(&self) -> Track {
         match self.rows.is_empty() {
             true => Track::Channel(self.place),

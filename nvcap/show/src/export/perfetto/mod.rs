@@ -58,7 +58,7 @@ use ranks::Collectives;
 use semaphores::{Released, Semaphores};
 use tracks::{Place, Track, Tracks};
 
-/// Doorbells that wait for the first operation of their submission: a replay of a graph is told when the next submissions are there.
+/// The most doorbells that wait for the first operation of their submission: a replay of a graph is told when the next submissions are there.
 const WAITING: usize = 64;
 /// Longest time that an entry was in the ring when a look finds it, ns.
 const LOOKS_BACK_NS: u64 = 1_000_000_000;
@@ -66,7 +66,7 @@ const LOOKS_BACK_NS: u64 = 1_000_000_000;
 /// Options of the trace that is written.
 #[derive(Debug, Default)]
 pub struct PerfettoOptions {
-    /// All operations, those of the driver's mechanics too.
+    /// True for all operations, those of the driver's mechanics too.
     pub all: bool,
     /// Hides users' data.
     pub redact: Option<Redactor>,
@@ -98,7 +98,7 @@ pub struct Perfetto {
     doorbells: VecDeque<Doorbell>,
     releases: Releases,
     semaphores: Semaphores,
-    /// Kernels that samples lie in.
+    /// Kernels in which samples lie.
     sampled: Kernels,
     /// Contexts that have engines.
     slices: Slices,
@@ -158,7 +158,7 @@ impl Perfetto {
         })
     }
 
-    /// A submission that was not seen before; `head` is not there where a filter hides it.
+    /// Takes a submission that was not seen before. `head` is none where a filter hides it.
     fn submission(&mut self, c: &Context, head: Option<&SubmissionHead>) {
         self.newest = Some(c.serial);
         let time = self.time(c);
@@ -327,7 +327,7 @@ impl Perfetto {
         }
     }
 
-    /// The track for what is a moment of an entry.
+    /// Returns the track for a moment of an entry.
     fn beside(&mut self, c: &Context, entry: u32, when: When) -> Track {
         let channel = self.channel(c);
         match when.begin {
@@ -383,7 +383,7 @@ impl Perfetto {
         self.channel(c).set_drawn(c.serial, entry, drawn);
     }
 
-    /// Draws a slice in a row with room; where there is none an instant that says how long it was. Returns the track.
+    /// Draws a slice in a row with room, or, where there is none, an instant that says how long it was. Returns the track.
     fn draw(&mut self, c: &Context, (begin, end): (u64, u64), mut said: Said<'_>) -> Track {
         let channel = self.channel(c);
         let Some(row) = channel.row(begin, end) else {
@@ -443,7 +443,7 @@ impl Perfetto {
         }
     }
 
-    /// Nothing of this process's channels comes any more.
+    /// Forgets the channels of a process: nothing of them comes any more.
     fn forget(&mut self, pid: u32) {
         let of: Vec<_> = self.channels.values().map(|c| c.place).collect();
         for place in of.into_iter().filter(|p| p.pid == pid) {
@@ -477,7 +477,7 @@ impl Perfetto {
         self.instant(Track::Trace, time, &said);
     }
 
-    /// The ledger, as values of an instant at the end.
+    /// Writes the ledger, as values of an instant at the end.
     fn ledger(&mut self, ledger: &Ledger) {
         let said = Said {
             name: match ledger.is_complete() {

@@ -9,7 +9,7 @@ use nvcap_decode::decode::event::{Context, GpuTime, Preempted, QueuedBy, StartBy
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{Calls, Fault, Loss, Lost};
 
-/// A doorbell. `head` is not there where a filter hides it.
+/// Returns the values of a doorbell. `head` is none where a filter hides it.
 pub(super) fn of_doorbell(c: &Context, head: Option<&SubmissionHead>) -> Notes {
     let mut notes = vec![
         ("submission", Value::Number(c.serial)),

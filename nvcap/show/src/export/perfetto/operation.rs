@@ -80,7 +80,7 @@ fn address(notes: &mut Notes, name: &'static str, value: Option<nvcap_decode::wi
     notes.extend(value.map(|a| (name, Value::Address(a.0))));
 }
 
-/// `4096x1x1`.
+/// Adds dimensions, such as `4096x1x1`.
 fn dimensions(notes: &mut Notes, name: &'static str, value: Option<[u32; 3]>) {
     notes.extend(value.map(|[x, y, z]| (name, Value::Text(format!("{x}x{y}x{z}")))));
 }

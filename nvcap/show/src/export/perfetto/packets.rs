@@ -1,4 +1,4 @@
-//! Writes packets: numbers for texts that come again and again, the clocks, and a beginning anew behind a loss.
+//! Packets of the file: numbers for texts that come again and again, the clocks, and a new beginning behind a loss.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,9 +12,9 @@ use super::proto::{
 };
 use crate::output::writer::Output;
 
-/// Texts that are kept at most. When there are more, all are forgotten, and the file says so.
+/// The most texts that are kept. When there are more, all are forgotten, and the file says so.
 const MOST_TEXTS: usize = 1 << 16;
-/// Longer texts are not kept.
+/// Longest text that is kept.
 const LONGEST_KEPT: usize = 1024;
 /// The one sequence of packets.
 const SEQUENCE: u32 = 1;
@@ -56,9 +56,9 @@ pub(super) struct Said<'a> {
     pub name: &'a str,
     pub category: &'static str,
     pub notes: Notes,
-    /// The arrow that begins here.
+    /// Number of the arrow that begins here.
     pub from: Option<u64>,
-    /// Arrows that end here.
+    /// Numbers of the arrows that end here.
     pub to: Vec<u64>,
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Packets {
     out: Output,
     clocks: Option<Clocks>,
     texts: AllTexts,
-    /// Grows when what the file had before holds no longer.
+    /// Generation of what packets rely on; it grows when what the file had before holds no longer.
     generation: u32,
     /// The generation whose begin is written.
     begun: Option<u32>,
@@ -158,7 +158,7 @@ impl Packets {
         self.now
     }
 
-    /// Ends what belongs together: it is written whole or not at all.
+    /// Ends a group of packets, which is written whole or not at all.
     pub(super) fn end(&mut self) -> io::Result<()> {
         let result = self.out.end_object();
         self.look_for_loss();
@@ -193,7 +193,7 @@ impl Packets {
         self.append(packet);
     }
 
-    /// The packet that others need, at the begin and behind a loss.
+    /// Writes the packet that others need, at the begin and behind a loss.
     fn begin(&mut self) {
         let first = self.begun.is_none();
         self.begun = Some(self.generation);
@@ -266,12 +266,12 @@ impl Packets {
         }
     }
 
-    /// Something without a duration.
+    /// Writes an event without a duration.
     pub(super) fn instant(&mut self, track: u64, time: u64, said: &Said<'_>) {
         self.instant_with(track, time, said, None);
     }
 
-    /// The same, with the calls that led to it.
+    /// Writes an event without a duration, with the calls that led to it.
     pub(super) fn instant_with(
         &mut self,
         track: u64,
@@ -287,7 +287,7 @@ impl Packets {
         self.event(time, event);
     }
 
-    /// Something with a duration.
+    /// Writes an event with a duration.
     pub(super) fn slice(&mut self, track: u64, (begin, end): (u64, u64), said: &Said<'_>) {
         let event = TrackEvent {
             r#type: Some(SLICE_BEGIN),
@@ -302,7 +302,7 @@ impl Packets {
         self.event(end, event);
     }
 
-    /// The value of a counter from a time on.
+    /// Writes the value that a counter has from a time on.
     pub(super) fn counter(&mut self, track: u64, time: u64, value: i64) {
         let event = TrackEvent {
             r#type: Some(COUNTER),

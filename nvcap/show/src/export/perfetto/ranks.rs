@@ -2,10 +2,10 @@
 
 use crate::ranks::{Collector, Gathered, Options, Works};
 
-/// Calls that are kept at most.
+/// The most calls that are kept.
 const MOST: usize = 1 << 20;
 
-/// Keeps calls until the end: who came last is known when all have come.
+/// Calls that are kept until the end: the rank that came last is known when all have come.
 pub(super) struct Collectives {
     pub(super) gathered: Gathered,
     pub(super) collector: Collector,

@@ -9,18 +9,18 @@ use crate::samples::kernel_at;
 use nvcap_decode::record::Samples;
 use nvcap_decode::wire::GpuVa;
 
-/// Kernels of a process that have a counter.
+/// The most kernels of a process that have a counter.
 const MOST: usize = 24;
 
-/// The part of a window's samples, from which on a kernel gets a counter: one in so many.
+/// Divisor of a window's samples: a kernel gets a counter from that part of them on.
 const LEAST: u64 = 100;
 
 /// Name of the counter of what lies in no known kernel.
 const UNKNOWN: &str = "in no known kernel";
 
 impl Perfetto {
-    /// Writes the shares of a window at its begin, and no share where a kernel has none any more. Behind the last window of a turn the counters
-    /// fall to 0: nothing is known of the time until the next.
+    /// Writes the shares of a window at its begin; 0 for a kernel that has none any more. Behind the last window of a turn all counters fall to 0:
+    /// nothing is known of the time until the next.
     pub(super) fn samples(&mut self, window: &Samples) {
         let all = window.samples();
         let pid = window.at.pid;

@@ -7,9 +7,9 @@ use nvcap_decode::decode::event::{Operation, Semaphore, SemaphoreAction};
 use nvcap_decode::record::ChannelId;
 use nvcap_decode::wire::GpuVa;
 
-/// Semaphores that are remembered at most. When there are more, all are forgotten and learnt anew.
+/// The most semaphores that are remembered. When there are more, all are forgotten and learnt anew.
 const MOST: usize = 1 << 16;
-/// Releases of one semaphore that are remembered.
+/// Number of releases of one semaphore that are remembered.
 const REMEMBERED: usize = 16;
 
 /// A release that was seen.

@@ -34,7 +34,7 @@ impl Perfetto {
         slices.finish(|slice| self.slice(&slice));
     }
 
-    /// Writes a slice; of one whose begin or end was not recorded, the moment that is known.
+    /// Writes a slice; where its begin or end was not recorded, the moment that is known.
     fn slice(&mut self, slice: &Slice) {
         let name = match slice.who {
             Who::Process(pid) => self.tracks.process_title(pid),

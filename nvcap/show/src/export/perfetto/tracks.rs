@@ -83,11 +83,11 @@ impl Track {
     }
 }
 
-/// The number of a track, and where it was described.
+/// The number of a track, and the generation in which it was described.
 #[derive(Clone, Copy, Debug)]
 struct Described {
     uuid: u64,
-    /// None: to be described anew.
+    /// Generation in which it was described; none: to be described anew.
     generation: Option<u32>,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Tracks {
 }
 
 impl Tracks {
-    /// A track's number. It is described if the file has no description.
+    /// Returns a track's number. The track is described if the file has no description of it.
     pub(super) fn of(&mut self, packets: &mut Packets, track: Track) -> u64 {
         let generation = Some(packets.generation());
         let known = self.all.get(&track);
@@ -236,7 +236,7 @@ impl Tracks {
         }
     }
 
-    /// A process (`tid` is `pid`) or thread has this name now.
+    /// Gives a process (`tid` is `pid`) or thread a name, which it has from now on.
     pub(super) fn name(&mut self, pid: u32, tid: u32, name: &str) {
         let Some(name) = known_name(name) else { return };
         if self.names.get(&(pid, tid)).is_some_and(|n| n == name) {
@@ -263,12 +263,12 @@ impl Tracks {
         }
     }
 
-    /// A process has ended. Returns one that ended so long ago that nothing of it comes any more.
+    /// Takes note that a process has ended. Returns one that ended so long ago that nothing of it comes any more.
     pub(super) fn ended(&mut self, pid: u32) -> Option<u32> {
         self.ended.ends(pid)
     }
 
-    /// A process begins: whether another one with its number has ended.
+    /// Takes note that a process begins. Tells whether another one with its number has ended.
     pub(super) fn begins(&mut self, pid: u32) -> bool {
         self.ended.begins(pid)
     }
@@ -292,14 +292,14 @@ impl Tracks {
         self.sampled.get(&pid).map_or(0, Vec::len)
     }
 
-    /// A thread has ended.
+    /// Takes note that a thread has ended.
     pub(super) fn thread_ends(&mut self, pid: u32, tid: u32) {
         if let Some((pid, tid)) = self.ended_threads.ends((pid, tid)) {
             self.forget_thread(pid, tid);
         }
     }
 
-    /// A thread begins: one that had its number has a track of its own.
+    /// Takes note that a thread begins: one that had its number has a track of its own.
     pub(super) fn thread_begins(&mut self, pid: u32, tid: u32) {
         if self.ended_threads.begins((pid, tid)) {
             self.forget_thread(pid, tid);

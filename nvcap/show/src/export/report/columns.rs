@@ -23,7 +23,7 @@ impl Default for Column {
 }
 
 impl Column {
-    /// Appends a number. A page holds numbers exactly up to 2^53; what is larger comes out as that.
+    /// Appends a number. A page holds numbers exactly up to 2^53; a larger one is written as 2^53.
     pub(super) fn push(&mut self, value: i64) {
         const MOST: i64 = 1 << 53;
         let value = value.clamp(-MOST, MOST);

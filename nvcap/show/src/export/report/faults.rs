@@ -8,7 +8,7 @@ use nvcap_decode::record::Fault;
 /// The most faults that the page shows; the verdict counts all.
 const MOST: usize = 1_000;
 
-/// See the module.
+/// Faults of the GPU, as marks on the page's timeline and in words.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     shown: Vec<Value>,
@@ -17,7 +17,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// The next fault, at this time of the page.
+    /// Takes the next fault, at this time of the page.
     pub(super) fn add(&mut self, fault: &Fault, time: i64) {
         if self.shown.len() >= MOST {
             self.more += 1;

@@ -10,7 +10,7 @@ use nvcap_decode::record::{ChannelId, Lost, Record};
 /// The most marks.
 const MOST: usize = 10_000;
 
-/// See the module.
+/// Losses, as marks on the page's timeline.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     /// The account so far: gaps between submissions have no record of their own.
@@ -65,7 +65,7 @@ impl Wrong {
 }
 
 impl Losses {
-    /// The next record, at this time of the page.
+    /// Takes the next record, at this time of the page.
     pub(super) fn record(&mut self, record: &Record, time: i64) {
         let channel = match record {
             Record::Submission(s) => Some(s.channel),
@@ -136,7 +136,7 @@ fn is_missing(channel: &ChannelLedger, position: u64) -> bool {
     ranges.get(at).is_some_and(|r| r.contains(&position))
 }
 
-/// True of a position before the oldest gap that the ledger remembers, where it has forgotten some.
+/// Tells whether a position is before the oldest gap that the ledger remembers, where it has forgotten some.
 fn is_forgotten(channel: &ChannelLedger, position: u64) -> bool {
     let ranges = channel.missing_ranges();
     let remembered: u64 = ranges.iter().map(|r| r.end - r.start).sum();

@@ -50,7 +50,7 @@ use losses::Losses;
 use texts::Texts;
 use words::Kind;
 
-/// Operations that the timeline shows unless the user says otherwise: a browser draws so many fluently.
+/// The most operations that the timeline shows, unless the user says otherwise: a browser draws about this many fluently.
 pub const MOST_OPERATIONS: u64 = 1_000_000;
 /// The most stretches of phases.
 const MOST_PHASES: usize = 10_000;
@@ -58,13 +58,13 @@ const MOST_PHASES: usize = 10_000;
 /// Options of the page that is written.
 #[derive(Debug)]
 pub struct ReportOptions {
-    /// All operations, those of the driver's mechanics too.
+    /// True for all operations, those of the driver's mechanics too.
     pub all: bool,
-    /// Operations that the timeline shows at most.
+    /// The most operations that the timeline shows.
     pub limit: u64,
-    /// The recording, as the user named it.
+    /// Name of the recording, as the user gave it.
     pub file: String,
-    /// A filter chooses what is shown.
+    /// True if a filter chooses what is shown.
     pub filtered: bool,
     /// Facts about the trace that the recording states.
     pub trace: Value,
@@ -89,11 +89,11 @@ struct Channel {
 struct Columns {
     channel: Column,
     begin: Column,
-    /// Duration + 1, 0 where it is not known.
+    /// Duration plus 1; 0 where it is not known.
     duration: Column,
     /// Begin less the time of the submission.
     behind: Column,
-    /// The kind, and from 16 on that the begin is the GPU's, from 32 on that the time is that of an earlier operation of the entry.
+    /// Kind of the operation, plus 16 where the begin is the GPU's, plus 32 where the time is that of an earlier operation of the entry.
     kind: Column,
     name: Column,
     detail: Column,
@@ -104,7 +104,7 @@ struct Columns {
     entry_channel: Column,
     entry_there: Column,
     entry_begin: Column,
-    /// Duration + 1, 0 where it is not known.
+    /// Duration plus 1; 0 where it is not known.
     entry_duration: Column,
 }
 
@@ -112,18 +112,18 @@ struct Columns {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     submissions: u64,
-    /// Bytes of their pushbuffers.
+    /// Bytes of the submissions' pushbuffers.
     submitted: u64,
-    /// Operations, without those that are not shown because they are mechanics.
+    /// Number of operations, without those that are not shown because they are mechanics.
     operations: u64,
     mechanics: u64,
-    /// Operations in the timeline.
+    /// Number of operations in the timeline.
     shown: u64,
     moved: u64,
-    /// Entries with times of the GPU, and those in the page.
+    /// Number of entries with times of the GPU, and of those in the page.
     entries: u64,
     entries_shown: u64,
-    /// Phases that there was no room for.
+    /// Number of phases that there was no room for.
     phases: u64,
 }
 
@@ -242,7 +242,7 @@ impl Report {
         channel
     }
 
-    /// A submission that was not seen before.
+    /// Takes a submission that was not seen before.
     fn submission(&mut self, c: &Context) {
         self.newest = Some(c.serial);
         let there = self.time(c);
@@ -252,7 +252,7 @@ impl Report {
         }
     }
 
-    /// An entry whose begin is known: for the depth of the queue and how busy GPUs are.
+    /// Takes an entry whose begin is known, for the depth of the queue and for the time in which GPUs are busy.
     fn entry(&mut self, c: &Context, channel: u32, time: &GpuTime, there: u64) {
         let when = When::of(c, time);
         let Some(begin) = when.begin else { return };
@@ -399,7 +399,7 @@ struct Times {
     submitted: u64,
     begin: Option<u64>,
     end: Option<u64>,
-    /// An earlier operation of the same entry stands for the time that the entry took.
+    /// True if an earlier operation of the same entry stands for the time that the entry took.
     later: bool,
 }
 

@@ -19,7 +19,7 @@ pub(super) const STYLE: &str = concat!(
     "\n",
     include_str!("page/style.css")
 );
-/// In the order in which they need each other.
+/// Scripts of the page, in the order in which they need each other.
 pub(super) const SCRIPT: &str = concat!(
     "/*\n",
     include_str!("page/uplot/LICENSE"),
@@ -38,13 +38,13 @@ pub(super) const SCRIPT: &str = concat!(
     include_str!("page/app.js"),
 );
 
-/// A word that nobody who made a recording could know.
+/// Returns a word that nobody who made a recording could know.
 fn nonce() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())
 }
 
-/// Appends JSON that ends no element and begins none. Such characters stand in its strings alone.
+/// Appends JSON that neither ends nor begins an element of the page: the characters that could stand in its strings alone, and are escaped there.
 fn data(out: &mut Vec<u8>, value: &Value) {
     let mut text = Vec::new();
     crate::output::json::write(&mut text, value);

@@ -6,7 +6,7 @@ use crate::output::kernels;
 use crate::samples::{ContextSums, Gathered, half_interval, rows, share};
 use nvcap_decode::samples::{Counter, reason};
 
-/// Contexts that the page shows, and the kernels and instructions of each.
+/// The most contexts that the page shows, and the most kernels and instructions of each.
 const MOST_CONTEXTS: usize = 8;
 const MOST_KERNELS: usize = 20;
 const MOST_INSTRUCTIONS: usize = 20;

@@ -1,11 +1,11 @@
-//! Shares of the GPUs: who had which one, by the driver's record of context switches.
+//! Shares of the GPUs by process, from the driver's record of context switches.
 
 use serde_json::{Value, json};
 
 use crate::shares::{Shares, lacks, title, unnamed, verdicts};
 use nvcap_decode::switches::{EngineView, GpuView, Who};
 
-/// Processes that the page shows of each engine.
+/// The most processes of each engine that the page shows.
 const MOST: usize = 30;
 
 fn engine(view: &GpuView, engine: &EngineView, all: &Shares) -> Value {

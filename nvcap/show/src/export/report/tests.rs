@@ -172,7 +172,7 @@ fn training(count: u64) -> String {
     })
 }
 
-/// Pages and pictures stay there, to be looked at.
+/// Folder in which pages and pictures stay, to be looked at.
 fn folder() -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/report");
     std::fs::create_dir_all(&folder).unwrap();

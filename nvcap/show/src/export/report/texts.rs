@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// The most that are kept apart, and their bytes.
+/// The most texts that are kept apart, and their bytes.
 const MOST: usize = 1 << 16;
 const MOST_BYTES: usize = 16 << 20;
-/// Stands for a longer form that there was no room for.
+/// Text that stands for a longer form that there was no room for.
 const NOT_KEPT: &str = "(its full name is not kept: those before it were too long together)";
 
 /// Texts in the order in which they came.
@@ -16,7 +16,7 @@ const NOT_KEPT: &str = "(its full name is not kept: those before it were too lon
 pub(super) struct Texts {
     numbers: HashMap<Arc<str>, u32>,
     all: Vec<Arc<str>>,
-    /// The longer form of some, by their number.
+    /// Longer forms of texts, by number.
     longer: BTreeMap<u32, Option<String>>,
     /// Bytes of all these texts.
     bytes: usize,
@@ -59,7 +59,7 @@ impl Texts {
         number
     }
 
-    /// All of them, for the page.
+    /// Returns all texts, for the page.
     pub(super) fn json(&self) -> Value {
         self.all.iter().map(|text| &**text).collect()
     }

@@ -23,7 +23,7 @@ pub(super) enum Kind {
     NotDecoded,
 }
 
-/// See the module.
+/// An operation in the words of the page, without users' data.
 #[derive(Debug)]
 pub(super) struct Words {
     pub kind: Kind,

@@ -1,5 +1,4 @@
-//! The schema: every table with its columns. What is written, in whatever format, what `nvcap schema` prints and docs/tables.md are
-//! made of it.
+//! The schema: every table with its columns. All formats, the output of `nvcap schema` and docs/tables.md are made of it.
 
 use super::schema::Column;
 use super::{columns, ending, faults, samples, slices};
@@ -10,7 +9,7 @@ pub struct Table {
     pub name: &'static str,
     /// Description of a row.
     pub about: &'static str,
-    /// It grows with the trace.
+    /// True if the table grows with the trace.
     pub(super) is_large: bool,
     /// Its columns, in groups that tables share.
     groups: &'static [&'static [Column]],

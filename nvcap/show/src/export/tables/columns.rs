@@ -199,7 +199,7 @@ fn duration(e: &Event<'_>) -> Option<GpuDuration> {
     }
 }
 
-/// The same of the instructions alone.
+/// Returns the same of the instructions alone.
 fn executed(e: &Event<'_>) -> Option<GpuDuration> {
     match e.operation {
         Some(_) => times(e)?.exec_alone(),

@@ -48,7 +48,7 @@ pub(super) fn line<'a>(out: &mut Vec<u8>, values: impl Iterator<Item = Value<'a>
     });
 }
 
-/// A spreadsheet would calculate a text that begins so, and the text may be a name that a program chose for itself.
+/// Tells whether a spreadsheet would calculate a text, which may be a name that a program chose for itself.
 fn is_formula(text: &str) -> bool {
     text.starts_with(['=', '+', '-', '@', '\t', '\r'])
 }

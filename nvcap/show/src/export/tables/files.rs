@@ -25,17 +25,17 @@ pub(super) struct Files {
     columns: Vec<&'static Column>,
     /// The table's name.
     name: &'static str,
-    /// Files of an earlier trace in the folder are gone.
+    /// True once the files of an earlier trace in the folder are gone.
     is_cleared: bool,
     /// The column by whose value rows go to files.
     key: Option<&'static Column>,
-    /// `None` where there is one file alone.
+    /// Layout of the files; `None` where there is one file alone.
     layout: Option<Layout>,
     folder: PathBuf,
     open: HashMap<Option<u64>, File>,
     /// Number of parts that there were of each value.
     parts: HashMap<Option<u64>, u64>,
-    /// Counts rows, so that the file that was used least recently is known.
+    /// Number of rows so far, by which the file that was used least recently is known.
     now: u64,
     lost: u64,
 }
@@ -45,7 +45,7 @@ struct File {
     body: Body,
     rows: u64,
     used: u64,
-    /// Nothing more can be written: what follows would not be understood.
+    /// True if nothing more can be written: what follows would not be understood.
     is_dead: bool,
 }
 
@@ -153,7 +153,7 @@ impl Files {
         Ok(folder.join(name))
     }
 
-    /// Writes a row. Returns by how many bytes those that wait became more.
+    /// Writes a row. Returns the number of bytes by which the waiting ones have grown.
     pub(super) fn row(&mut self, row: &Row<'_>, opener: &Opener) -> io::Result<isize> {
         let value = self.key.and_then(|key| match (key.get)(row) {
             Value::Number(n) => Some(n),
@@ -245,7 +245,7 @@ impl Files {
         Ok(())
     }
 
-    /// Ends all files. A table without rows has one, too.
+    /// Ends all files. A table without rows has one as well.
     pub(super) fn finish(&mut self, opener: &Opener) -> io::Result<()> {
         self.clear()?;
         if self.now == 0 && self.key.is_none() {
@@ -300,7 +300,7 @@ impl File {
         }
     }
 
-    /// Writes the names of the columns where they are not there yet. Without them nothing is worth writing: says whether that is so.
+    /// Writes the names of the columns where they are not there yet. Tells whether that failed: without them nothing is worth writing.
     fn names(&mut self, columns: &[&'static Column]) -> io::Result<bool> {
         if let Body::Csv { has_names } = &mut self.body
             && !std::mem::replace(has_names, true)

@@ -56,13 +56,13 @@ pub(crate) type Opener = Box<dyn Fn(&Path) -> io::Result<Output>>;
 pub struct Layout {
     /// The folder of all tables.
     pub folder: PathBuf,
-    /// A file for each value of this column.
+    /// Column for each of whose values there is a file.
     pub partition: Option<Key>,
     /// The most rows of a file.
     pub part_rows: Option<u64>,
-    /// Parts of an earlier trace are removed.
+    /// True if parts of an earlier trace are removed.
     pub force: bool,
-    /// The device that everything goes to, in the place of files in the folder.
+    /// Device that everything goes to, instead of files in the folder.
     pub device: Option<PathBuf>,
 }
 
@@ -132,7 +132,7 @@ impl Layout {
     }
 }
 
-/// Returns the parts that are in a table's folder and in those of a column's values; the path of something else, if there is such.
+/// Returns the parts that are in a table's folder and in those of a column's values. Something else that is there is the error, by its path.
 fn parts(folder: &Path) -> Result<Vec<PathBuf>, PathBuf> {
     let mut parts = Vec::new();
     for entry in folder.read_dir().into_iter().flatten().flatten() {
@@ -149,7 +149,7 @@ fn parts(folder: &Path) -> Result<Vec<PathBuf>, PathBuf> {
     Ok(parts)
 }
 
-/// The path of a part of a table; what is none is the error.
+/// Returns the path of a part of a table. Anything else is the error.
 fn part(entry: &std::fs::DirEntry) -> Result<PathBuf, PathBuf> {
     let name = entry.file_name();
     let number = name.to_str().and_then(|name| {

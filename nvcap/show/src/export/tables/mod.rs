@@ -48,7 +48,7 @@ const MOST_WAITING: usize = 64 << 20;
 /// Options of the output, beside the choice of tables.
 #[derive(Debug, Default)]
 pub struct TablesOptions {
-    /// Hide users' data.
+    /// Replaces users' data; `None` shows the data.
     pub redact: Option<Redactor>,
     /// Facts about the trace.
     pub trace: Trace,

@@ -22,9 +22,9 @@ use super::schema::{Column, Kind, Value};
 const MAGIC: &[u8; 4] = b"PAR1";
 /// About the bytes of rows in a group.
 const GROUP: usize = 8 << 20;
-/// The same in long files, so that footers stay a small part of them.
+/// About the bytes of rows in a group of a long file, so that footers stay a small part of it.
 const LONG_GROUP: usize = 32 << 20;
-/// A file with so many groups is long.
+/// Number of groups from which on a file is long.
 const LONG: usize = 32;
 
 /// A file that is being written.
@@ -35,15 +35,17 @@ pub(super) struct Parquet {
     rows: u64,
     bytes: usize,
     groups: Vec<RowGroupMetaData>,
-    /// The last of `groups` is not known to be in the file.
+    /// True if the last of `groups` is not known to be in the file.
     is_new: bool,
     /// Bytes in the file.
     written: u64,
-    /// A footer is there.
+    /// True if a footer is there.
     is_whole: bool,
 }
 
 impl Parquet {
+    /// Begins a file with these columns.
+    ///
     /// # Errors
     /// When the columns make no schema of Parquet.
     pub(super) fn new(columns: &[&'static Column]) -> io::Result<Self> {
@@ -101,7 +103,7 @@ impl Parquet {
         Ok(rows)
     }
 
-    /// Takes note that the last append is in the file: so many bytes.
+    /// Takes note that the last append, of this number of bytes, is in the file.
     pub(super) const fn written(&mut self, bytes: u64) {
         self.written += bytes;
         self.is_whole = true;
@@ -146,7 +148,7 @@ impl Parquet {
     }
 }
 
-/// The group with its places counted from `offset` more.
+/// Returns the group with its places moved by `offset`.
 fn moved(group: RowGroupMetaData, offset: i64) -> Result<RowGroupMetaData> {
     let begin = group.file_offset().map(|at| at + offset);
     let mut group = group.into_builder();
@@ -206,7 +208,7 @@ struct Gathered {
     texts: Texts,
 }
 
-/// Texts and bytes, each once, and which one a row has.
+/// Texts and bytes, each once, and the index of the one that each row has.
 #[derive(Default)]
 struct Texts {
     numbers: HashMap<Box<[u8]>, u32>,

@@ -47,7 +47,7 @@ pub struct Partition {
     lock: RefCell<Option<File>>,
 }
 
-/// A host's name as a folder's: only characters that no program reads as others.
+/// Returns a host's name as that of a folder, with characters alone that no program takes for others.
 pub(crate) fn host_name(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let plain: String = { name.trim().chars() }
@@ -192,7 +192,7 @@ fn is_same_content(new: &Path, there: &Path) -> bool {
         && matches!((std::fs::read(new), std::fs::read(there)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// An error: a file that is not this export's is where a table is to go.
+/// Makes the error for a file, not of this export, that is where a table is to go.
 fn in_the_way(place: &Path) -> io::Error {
     io::Error::new(
         io::ErrorKind::AlreadyExists,

@@ -19,7 +19,7 @@ pub struct Column {
     pub name: &'static str,
     /// Type of its values.
     pub kind: Kind,
-    /// Values may be missing: what is not known, or what a row of this sort does not have.
+    /// True if values may be missing: what is not known, or what a row of this sort does not have.
     pub optional: bool,
     /// Unit of a number: ns, bytes, ...; empty where there is none.
     pub unit: &'static str,
@@ -41,7 +41,7 @@ pub enum Kind {
     Bool,
     /// Texts in UTF-8.
     Text,
-    /// In CSV hexadecimal digits.
+    /// Bytes; in CSV hexadecimal digits.
     Bytes,
 }
 
@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// Who knew a value first.
+/// First source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The doorbell's trap, or the look at the ring.
@@ -135,7 +135,7 @@ pub(super) struct Event<'a> {
     pub(super) entry: u32,
     pub(super) head: Option<&'a SubmissionHead>,
     pub(super) operation: Option<&'a Operation>,
-    /// The times of its entry, for what has such.
+    /// The times of its entry, for an operation that has some.
     pub(super) times: Option<&'a GpuTime>,
     /// The forms of the kernel's name.
     pub(super) name: Option<Arc<Name>>,
@@ -180,7 +180,7 @@ pub(super) struct Fault<'a> {
 /// Samples at an instruction in a window.
 pub(super) struct Samples<'a> {
     pub(super) window: &'a record::Samples,
-    /// None of those for which there was no room.
+    /// Address of the instruction; none of those for which there was no room.
     pub(super) pc: Option<u64>,
     pub(super) counter: &'a Counter,
     pub(super) kernel: Option<&'a record::Kernel>,
@@ -207,9 +207,9 @@ pub struct Trace {
     pub realtime_ns: Option<u64>,
     /// The release of NVIDIA's driver.
     pub driver: Option<String>,
-    /// Users' data is hidden.
+    /// True if users' data is hidden.
     pub redacted: bool,
-    /// A filter chooses the events.
+    /// True if a filter chooses the events.
     pub filtered: bool,
 }
 
@@ -226,7 +226,7 @@ pub(super) enum Value<'a> {
 
 #[cfg(feature = "parquet")]
 impl Value<'_> {
-    /// Returns a number of 64 bits with a sign. The largest stands for those beyond.
+    /// Returns a number of 64 bits with a sign. The largest stands for all larger ones.
     pub(super) fn as_int(&self) -> Option<i64> {
         match *self {
             Self::Number(n) => Some(i64::try_from(n).unwrap_or(i64::MAX)),

@@ -1,5 +1,5 @@
-//! Collectives that some processes of a job are in and others are not (`nvcap dump --merge`): who has not come. Reads what [`super::json()`]
-//! writes; does no I/O.
+//! Collectives that some processes of a job are in (`nvcap dump --merge`), and the processes that have not come. Reads what [`super::json()`] writes;
+//! does no I/O.
 
 use std::fmt::Write as _;
 
@@ -16,20 +16,20 @@ use crate::ranks::kinds;
 pub struct Present {
     /// The process.
     pub member: Member,
-    /// Address of the communicator's structure in this process: another one in each. `None` where the kernel's arguments are not in the look.
+    /// Address of the communicator's structure, which differs from process to process. `None` where the kernel's arguments are not in the look.
     pub communicator: Option<String>,
-    /// Number of the call's submission on its channel, from 1, since the channel was made: ranks of one job that do the same count alike.
+    /// Number of the call's submission on its channel, from 1, since the channel was made: ranks of one job that do the same have the same number.
     pub submission: Option<u64>,
 }
 
-/// A process that is not in it.
+/// A process that is not in the collective.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Absent {
     /// The process.
     pub member: Member,
     /// Its verdict's word.
     pub verdict: String,
-    /// It has submitted a call of this kind that is not done, behind other work; `false` where the look has none.
+    /// True if the process has submitted a call of this kind that is not done, behind other work; false also where the look has none.
     pub submitted: bool,
     /// Its place in the program: the newest Python frame that is not a library's, else its newest.
     pub python: Option<String>,
@@ -38,7 +38,7 @@ pub struct Absent {
 /// A collective that some processes are in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Collective {
-    /// Its kind: `AllReduce`.
+    /// Its kind, such as `AllReduce`.
     pub kind: String,
     /// Number of the submission, where it is the same in all that are in it.
     pub submission: Option<u64>,
@@ -63,7 +63,7 @@ fn communicator(operation: &Value) -> Option<String> {
     (bytes != 0).then(|| format!("{bytes:#x}"))
 }
 
-/// The call that a process is in, and whether the look says how far its channel is.
+/// Returns the call that a process is in, and whether the look says how far its channel is.
 fn running(process: &Value, member: &Member) -> Option<(String, Present)> {
     items(&process["channels"]).iter().find_map(|channel| {
         let running = &channel["running"];
@@ -139,7 +139,7 @@ pub(super) fn of(processes: &[(Member, &Value)]) -> Vec<Collective> {
 }
 
 impl Collective {
-    /// The lines that tell of it: who is in it, and each that is not.
+    /// Returns the lines that tell of it: the processes in it, and each that is not.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let present: Vec<Member> = self.present.iter().map(|p| p.member.clone()).collect();

@@ -17,7 +17,7 @@ use nvcap_decode::ledger::{Ledger, Understanding};
 use nvcap_decode::record::{Channel, ChannelId, Fault, Life, Process, Record, Stamps, Submission};
 use nvcap_decode::wire::entry;
 
-/// A whole ring of entries is kept for each channel, but of larger rings only this many, unless `last` asks for more.
+/// The most entries that are kept for each channel, unless `last` asks for more; of smaller rings all entries are kept.
 const MOST: u32 = 4096;
 
 /// The most faults that are kept.
@@ -26,9 +26,9 @@ const FAULTS: usize = 64;
 /// The sink.
 #[derive(Default)]
 pub struct LastEntries {
-    /// At least so many entries of each channel are kept.
+    /// Least number of entries of each channel that are kept.
     last: u32,
-    /// Submissions and time stamps later than this, counted from the first submission, are ignored.
+    /// Time from the first submission after which submissions and time stamps are ignored.
     until: Option<Duration>,
     /// The times of the first submission, and of the last one that was looked at.
     first_ns: Option<u64>,
@@ -140,7 +140,7 @@ impl LastEntries {
         }
     }
 
-    /// The report of the state at the end of the trace, or at the moment `until`. It takes the channels: a second report is empty.
+    /// Returns the report of the state at the end of the trace, or at the moment `until`. The channels go into it: a second report is empty.
     #[must_use]
     pub fn report(&mut self) -> Report {
         let first = self.first_ns.unwrap_or(0);
@@ -210,7 +210,8 @@ impl Kept {
         }
     }
 
-    /// Marks the steps that were not fetched. GP_GET is that of the newest doorbell: what the channel's semaphore shows as done since was fetched, too.
+    /// Marks the steps that were not fetched. GP_GET is that of the newest doorbell; steps that the channel's semaphore shows as done since were
+    /// fetched, too.
     fn mark(&mut self, values: &Values) {
         if let Some(done) = hang::done(&self.state, values) {
             let at = self.state.steps.iter().rposition(|s| s.position == done);
@@ -333,7 +334,7 @@ mod tests {
         }
     }
 
-    /// A ring of 8 entries, two a submission: 30 submissions, 1 µs apart.
+    /// Takes 30 submissions, 1 µs apart, with two entries each, on a ring of 8 entries.
     fn taken(last: u32, until: Option<Duration>, gp_get: Option<u32>) -> Report {
         let mut sink = LastEntries::new(last, until);
         sink.channels.insert(ChannelId(3), Kept::new(ChannelId(3)));

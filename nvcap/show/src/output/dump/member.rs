@@ -22,7 +22,7 @@ pub(super) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// `step (train.py:12)`.
+/// Returns a frame as text: `step (train.py:12)`.
 pub(super) fn frame(frame: &Value) -> String {
     let line = frame["line"].as_u64().map(|line| format!(":{line}"));
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
@@ -65,7 +65,7 @@ pub fn places(look: &Value) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// `ranks 0-2, 5` or, of those without a rank, `a.json (pid 4711 python)`.
+/// Returns members as text: `ranks 0-2, 5` or, of those without a rank, `a.json (pid 4711 python)`.
 pub(super) fn members(all: &[Member]) -> String {
     let mut ranks: Vec<u32> = all.iter().filter_map(|m| m.rank).collect();
     ranks.dedup();

@@ -1,5 +1,5 @@
-//! Looks at several processes of one job (`nvcap dump --merge`): which of them are in the same state, and which one is the odd
-//! one out. Reads what [`super::json()`] writes; does no I/O.
+//! Looks at several processes of one job (`nvcap dump --merge`): the groups that are in the same state, and the odd one out. Reads what
+//! [`super::json()`] writes; does no I/O.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,7 @@ use nvcap_decode::hang::xid::{UNKNOWN, meaning};
 /// Frames of a group's stack that are shown as text.
 const FRAMES: usize = 6;
 
-/// Features that processes in the same state have in common. Addresses and entries are none of them: they differ between
-/// processes that do the same.
+/// State that processes may have in common. Addresses and entries are no part of it: they differ between processes that do the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SharedState {
     /// The verdict's word.
@@ -62,13 +61,13 @@ pub struct Merged {
 /// Reason why a file cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// It is no JSON.
+    /// The file is no JSON.
     #[error("it is no JSON ({0}); make it by: nvcap dump -p PID --json -o FILE")]
     Json(String),
-    /// It has no look.
+    /// The file has no look.
     #[error("it has no look of nvcap dump; make it by: nvcap dump -p PID --json -o FILE")]
     NoLook,
-    /// It is of another version of nvcap.
+    /// The look is of another version of nvcap.
     #[error("it is a look of version {0}, and this nvcap reads version 1")]
     Version(u64),
 }
@@ -99,7 +98,7 @@ fn string(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// `24x1x1`.
+/// Returns dimensions as text: `24x1x1`.
 fn dimensions(value: &Value) -> String {
     let numbers: Vec<String> = items(value).iter().map(Value::to_string).collect();
     if numbers.is_empty() {
@@ -127,7 +126,7 @@ fn work(running: &Value) -> Option<String> {
     })
 }
 
-/// Describes the reason for which a channel waits in the end.
+/// Describes the reason that a channel's wait comes down to.
 fn wait(channel: &Value) -> Option<String> {
     if channel["wait"].is_null() {
         return None;

@@ -30,17 +30,17 @@ pub struct ReportOptions {
     /// Number of the newest entries of each channel that are shown, beside those that the GPU has not fetched; `None`: text shows those that are
     /// not done, JSON [`LAST`].
     pub last: Option<u32>,
-    /// Show every operation, and what was assumed and what proven of each channel.
+    /// True to show every operation, and what was assumed and what proven of each channel.
     pub verbose: bool,
-    /// All frames of the threads' stacks, not the newest alone.
+    /// True for all frames of the threads' stacks, not the newest alone.
     pub full_stacks: bool,
-    /// Colour.
+    /// True for colour.
     pub color: bool,
-    /// Hide users' data.
+    /// Replaces users' data; `None` shows the data.
     pub redact: Option<Redactor>,
-    /// Show the entries of these channels alone, by number; of all channels if this and `tokens` are empty.
+    /// Numbers of the channels whose entries alone are shown; those of all channels are if this and `tokens` are empty.
     pub channels: Vec<u32>,
-    /// Show the entries of these channels alone, by work-submit token.
+    /// Work-submit tokens of the channels whose entries alone are shown.
     pub tokens: Vec<u32>,
 }
 
@@ -53,14 +53,14 @@ pub struct Shown<'a> {
     pub moved: Option<&'a Progress>,
 }
 
-/// Entries of a channel that are read and shown where the user does not say how many.
+/// Number of entries of a channel that are read and shown where the user does not say how many.
 pub const LAST: u32 = 20;
 
 /// Steps of a channel that are shown.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part<'a> {
     steps: &'a [Step],
-    /// They are those that are not done, behind the newest that is: this many.
+    /// Number of the channel's steps that are not done, where the part shows those and the newest that is done.
     undone: Option<usize>,
 }
 
@@ -75,8 +75,8 @@ impl ReportOptions {
         self.channels.contains(&c.id.0) || c.token.is_some_and(|t| self.tokens.contains(&t))
     }
 
-    /// The steps of a channel that text shows: as [`Self::steps`] where the user has said how many, has named the channel, or nothing tells how far
-    /// the GPU is; else the oldest that are not done, and the one before them.
+    /// Returns the steps of a channel that text shows. They are those of [`Self::steps`] where the user has given a number or named the channel, or
+    /// nothing tells how far the GPU is; else the oldest that are not done, and the one before them.
     fn part<'a>(&self, c: &'a ChannelState, judged: Option<&Judged>) -> Part<'a> {
         if !self.wants(c) {
             return Part::default();
@@ -107,8 +107,8 @@ impl ReportOptions {
         }
     }
 
-    /// The steps of a channel that JSON shows: the newest, all that are not fetched, and the one that runs; none if the user did not ask for this
-    /// channel.
+    /// Returns the steps of a channel that JSON shows: the newest, all that are not fetched, and the one that runs; none if the user asked for other
+    /// channels.
     fn steps<'a>(&self, c: &'a ChannelState, judged: Option<&Judged>) -> &'a [Step] {
         let last = self.last.unwrap_or(LAST) as usize;
         let shown = last.max(c.pending() as usize + 1);

@@ -7,10 +7,10 @@ use crate::output::style::{Formatter, Plain, Role};
 use nvcap_decode::hang::{NativeFrame, PythonFrame, Thread};
 use nvcap_decode::record::StackEnd;
 
-/// Frames of a stack that are shown where not all are asked for.
+/// Number of frames of a stack that are shown where not all are asked for.
 const FRAMES: usize = 12;
 
-/// `step (train.py:12)`.
+/// Returns a Python frame as text: `step (train.py:12)`.
 pub(super) fn python_frame(frame: &PythonFrame) -> String {
     let at = frame.line.map(|line| format!(":{line}"));
     format!(
@@ -21,7 +21,7 @@ pub(super) fn python_frame(frame: &PythonFrame) -> String {
     )
 }
 
-/// `cuLaunchKernel+0x4a (libcuda.so.1)`, with the source line where it is known.
+/// Returns a native frame as text: `cuLaunchKernel+0x4a (libcuda.so.1)`, with the source line where it is known.
 fn native_frame(frame: &NativeFrame) -> String {
     let module = frame.module.rsplit('/').next().filter(|m| !m.is_empty());
     let module = module.unwrap_or("no file");
@@ -40,13 +40,13 @@ fn native_frame(frame: &NativeFrame) -> String {
     text
 }
 
-/// Fewest frames without a function's name, of one file and one behind the other, that are one line.
+/// Fewest frames in a row, of one file and without a function's name, that become one line.
 const NAMELESS: usize = 3;
 
 /// A line, and the number of frames that it stands for.
 type Frames = (String, usize);
 
-/// The frames, a line each; `full`: also where their functions have no names.
+/// Returns the frames, a line each; with `full` also those whose functions have no names.
 fn native_frames(frames: &[NativeFrame], full: bool) -> Vec<Frames> {
     let alike = |a: &NativeFrame, b: &NativeFrame| {
         let nameless = |frame: &NativeFrame| frame.function.is_none() && frame.file.is_none();

@@ -3,8 +3,8 @@
 use super::verdict::{Word, verdict};
 use super::{Shown, Verdict};
 
-/// Exit status of `nvcap dump`. A status below 10 tells how the look went, one from 10 on what was seen. 1 to 3 mean the
-/// same as for a trace. docs/hang.md has the table.
+/// Exit status of `nvcap dump`. A status below 10 tells how the look went, one from 10 on tells what was seen. 1 to 3 mean the same as for a trace.
+/// docs/hang.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Status {
@@ -35,8 +35,8 @@ impl Status {
         self as u8
     }
 
-    /// The worse of two processes' statuses: the greater number. But `Error` (1) outweighs all others except `Hang` and `Stopped`:
-    /// a script must learn that some process could not be looked at.
+    /// Returns the worse of two processes' statuses, which is the greater number; but `Error` (1) outweighs all others except `Hang` and `Stopped`: a
+    /// script must learn that some process could not be looked at.
     #[must_use]
     pub fn worst(self, other: Self) -> Self {
         let weight = |status| match status {

@@ -163,10 +163,11 @@ fn state(state: State) -> &'static str {
     }
 }
 
-/// Fewest idle channels that are one line of the table, beside some that are not.
+/// Fewest idle channels that become one line of the table, where others are not idle.
 const FOLDED: usize = 3;
 
-/// The table of the channels: the idle ones in one line where others are not, and nobody asks for all or for some of them.
+/// Writes the table of the channels. The idle ones are one line where others are not idle, and the user asks neither for all channels nor for some of
+/// them.
 fn table(
     f: &mut Formatter<'_>,
     shown: &Shown<'_>,
@@ -252,7 +253,7 @@ fn table(
     f.end();
 }
 
-/// A step's state in a word. `open`: fetched, and not done. `fetched`: whether the step is done is not known.
+/// Returns a step's state in a word. `open`: fetched, and not done. `fetched`: it is not known whether the step is done.
 fn mark(step: &Step, judged: Option<&Judged>) -> &'static str {
     let Some(j) = judged else { return "" };
     if j.running

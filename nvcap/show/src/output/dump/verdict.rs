@@ -146,7 +146,7 @@ fn at_work(look: &Report, mine: &[Mine<'_>]) -> Vec<String> {
         .collect()
 }
 
-/// A line for each cycle of waits that one of the channels is in. `stays`: a look before shows that it lasts.
+/// Returns a line for each cycle of waits that one of the channels is in. `stays`: an earlier look shows that the cycle lasts.
 fn deadlocks<'a>(
     look: &'a Report,
     mine: &'a [Mine<'a>],
@@ -160,7 +160,7 @@ fn deadlocks<'a>(
         .map(move |cycle| cycle_of(look, &cycle.channels, stays))
 }
 
-/// A line for each channel with work that nobody is known to be at.
+/// Returns a line for each channel whose work nobody is known to be at.
 fn queued<'a>(look: &'a Report, mine: &'a [Mine<'a>]) -> impl Iterator<Item = String> + 'a {
     let queued = mine.iter().filter(|(_, j)| j.state == State::Queued);
     queued.map(|(c, j)| {
@@ -187,7 +187,7 @@ fn stopped_of(stopped: usize, channels: usize, busy: usize) -> String {
     }
 }
 
-/// The sentence about a process that had ended with work that was not done by what is known of it.
+/// Returns the sentence about a process that had ended while, as far as is known, some of its work was not done.
 fn has_ended(busy: usize, channels: usize) -> String {
     format!(
         "it has ended, and nothing of it runs any more; by the newest time stamps before that {} work that was not done",
@@ -197,7 +197,8 @@ fn has_ended(busy: usize, channels: usize) -> String {
     )
 }
 
-/// The word and the sentence of one look alone, at a process or at the end of a trace. `busy` channels have work; some wait for each other.
+/// Returns the word and the sentence for a single look, at a process or at the end of a trace. `busy` channels have work; `has_cycle`: some wait for
+/// each other.
 fn at_once(look: &Report, mine: &[Mine<'_>], (busy, has_cycle): (usize, bool)) -> (Word, String) {
     match look.trace_ns {
         Some(ns) if !mine.iter().all(|(_, j)| is_known(j)) => {
@@ -243,12 +244,12 @@ fn not_recorded(ns: u64, channels: usize) -> String {
     )
 }
 
-/// `2 of 20 channels`.
+/// Returns `2 of 20 channels`.
 fn of(some: usize, all: usize) -> String {
     format!("{some} of {}", plural(all as u64, "channel"))
 }
 
-/// `2 of 20 channels have`.
+/// Returns `2 of 20 channels have`.
 fn have(some: usize, all: usize) -> String {
     let have = if some == 1 { "has" } else { "have" };
     format!("{} {have}", of(some, all))
@@ -270,7 +271,7 @@ fn nothing_found(process: &ProcessReport) -> String {
     }
 }
 
-/// The part of the movement that belongs to one process's channels.
+/// Returns the part of the movement that belongs to one process's channels.
 fn of_process(look: &Report, process: &ProcessReport, movement: &Progress) -> Progress {
     let mut own = movement.clone();
     let pid_of = |id| {
@@ -347,7 +348,7 @@ fn rates(look: &Report, m: &Progress, own: &Progress) -> Vec<String> {
     lines
 }
 
-/// `channel 3 (gpu0 0x0000d gr)`.
+/// Names a channel: `channel 3 (gpu0 0x0000d gr)`.
 pub(super) fn name(look: &Report, id: ChannelId) -> String {
     let mut text = format!("channel {}", id.0);
     if let Some(c) = look.rings.channels.iter().find(|c| c.id == id) {
@@ -411,7 +412,7 @@ fn copy(c: &Copy) -> String {
     format!("{} B {} -> {}", c.bytes, end(c.src), end(c.dst))
 }
 
-/// `semaphore 0x20460fff0 >= 956 (now 955)`.
+/// Describes a wait: `semaphore 0x20460fff0 >= 956 (now 955)`.
 pub(super) fn semaphore(wait: &Wait) -> String {
     let value = match wait.value {
         Some(value) => format!("now {value}"),

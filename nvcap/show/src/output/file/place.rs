@@ -12,7 +12,7 @@ pub struct Place {
     /// The path that it was opened by, behind links.
     pub path: PathBuf,
     pub(super) inode: (u64, u64),
-    /// The file system counts names of files.
+    /// True if the file system counts the names of files.
     pub(super) counts_names: bool,
     /// Time at which it was made: a later file may get the number of its inode.
     born: Option<SystemTime>,

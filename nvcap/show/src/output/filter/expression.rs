@@ -15,7 +15,7 @@ pub(super) enum Node {
         /// The comparison as it was written.
         text: String,
     },
-    /// A field without a comparison: it is true, or not zero.
+    /// A field without a comparison, which is true if its value is, or is not zero.
     Is(Field),
 }
 

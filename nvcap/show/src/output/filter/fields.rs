@@ -197,7 +197,7 @@ impl Field {
         self.row().3
     }
 
-    /// All of them.
+    /// Iterates over all fields.
     pub fn all() -> impl Iterator<Item = Self> {
         FIELDS.iter().map(|f| f.1)
     }
@@ -282,8 +282,7 @@ pub(super) enum Value<'a> {
     Either(std::borrow::Cow<'a, str>, u64),
 }
 
-/// Tells whether a word of an expression means a word of an event. Letter case does not matter; some words mean more
-/// than one.
+/// Tells whether a word of an expression means a word of an event. Letter case does not matter, and some words mean more than one.
 pub(super) fn same_word(wanted: &str, is: &str) -> bool {
     if wanted.eq_ignore_ascii_case(is) {
         return true;
@@ -385,7 +384,7 @@ fn since(ns: u64, begin_ns: u64) -> u64 {
     (ns / 1000).saturating_sub(begin_ns / 1000) * 1000
 }
 
-/// Who the process is.
+/// Returns a field of a process's identity.
 fn identity(field: Field, who: &Identity) -> Option<Value<'_>> {
     match field {
         Field::Comm => word(&who.comm),

@@ -1,4 +1,4 @@
-//! Filter expressions (`-e`): which events are shown. docs/filters.md is the users' description.
+//! Filter expressions (`-e`), which choose the events that are shown. docs/filters.md is the users' description.
 //!
 //! An expression is tested on each event by itself; a comparison of a field that the event does not have is
 //! false (and its negation true). The ledger counts everything whatever the filter says.
@@ -23,7 +23,7 @@ use fields::Value;
 pub use parse::ParseError;
 use unmatched::Unmatched;
 
-/// A parsed expression, and what it needs to know of the trace that it is tested on.
+/// A parsed expression, with what it needs to know of the trace that it is tested on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     root: Node,
@@ -53,8 +53,7 @@ impl Filter {
         }
     }
 
-    /// Tells whether the event is to be shown, as [`Filter::matches`] does, and remembers of events that are not what they have
-    /// instead, as long as none was shown.
+    /// Tells whether the event is to be shown, as [`Filter::matches`] does. As long as none was shown, the values of the others are remembered.
     pub fn takes(&mut self, event: &Event<'_>) -> bool {
         let matches = self.matches(event);
         if matches {
@@ -65,7 +64,7 @@ impl Filter {
         matches
     }
 
-    /// Says which comparisons were true for no event, and what there is instead; none if an event was shown.
+    /// Describes the comparisons that were true for no event, and the values that there are instead; none if an event was shown.
     #[must_use]
     pub fn unmatched(&self) -> Option<String> {
         self.unmatched.as_ref().and_then(Unmatched::message)
@@ -178,8 +177,8 @@ impl Filter {
         can(&self.root, kind).0
     }
 
-    /// Tells whether the event is to be shown. Two kinds are shown whatever the expression says: that decoding stopped, which
-    /// is a loss; and that the chip is only assumed, on which all that is shown depends.
+    /// Tells whether the event is to be shown. Two kinds are shown whatever the expression says: the stop of decoding, which is a loss; and the
+    /// assumption of a chip, on which all that is shown depends.
     #[must_use]
     pub fn matches(&self, event: &Event<'_>) -> bool {
         match &event.body {

@@ -1,9 +1,9 @@
-//! The word that somebody may have meant who wrote another.
+//! Proposal of the word that a user may have meant who wrote another.
 
 /// Longest word, in characters, that is compared: the time grows with the square.
 const LONGEST: usize = 80;
 
-/// The word nearest to `wanted`: one that differs in case alone, in few letters, or that has it as a part. Stars of a pattern do not count.
+/// Returns the word nearest to `wanted`: one that differs in case alone or in few letters, or that contains it. Stars of a pattern do not count.
 pub(super) fn near<'a>(wanted: &str, words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let wanted: Vec<char> = letters(&wanted.replace(['*', '?'], ""));
     if wanted.is_empty() || wanted.len() > LONGEST {
@@ -33,7 +33,7 @@ fn letters(word: &str) -> Vec<char> {
     word.to_lowercase().chars().collect()
 }
 
-/// The number of letters to put in, leave out or exchange to make one word of the other; two neighbours that changed places count once.
+/// Returns the number of letters to insert, delete or exchange to make one word of the other; two neighbours that changed places count once.
 fn distance(a: &[char], b: &[char]) -> usize {
     let (mut two_before, mut before) = (Vec::new(), (0..=b.len()).collect::<Vec<usize>>());
     for (i, x) in a.iter().enumerate() {

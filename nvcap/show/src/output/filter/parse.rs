@@ -1,4 +1,4 @@
-//! From the text of an expression to its tree.
+//! Parser of expressions: makes a tree of an expression's text.
 //!
 //! ```text
 //! expression := conjunction ( "||" conjunction )*
@@ -17,7 +17,7 @@ use super::fields::{Field, Kind};
 use super::near::near;
 use crate::output::units::{nanoseconds, number};
 
-/// Most nested parentheses and negations: protects the stack. Nobody types as many.
+/// Deepest nesting of parentheses and negations: a bound of the stack that no user reaches.
 const MAX_DEPTH: usize = 64;
 
 /// Reason why an expression was not understood, and its place.
@@ -31,7 +31,7 @@ pub struct ParseError {
     pub message: String,
 }
 
-/// So many characters of an expression are shown with its error.
+/// Number of characters of an expression that are shown with its error.
 const SHOWN: usize = 400;
 
 impl fmt::Display for ParseError {
@@ -208,8 +208,8 @@ impl Parser<'_> {
             .map(|(_, op)| op)
     }
 
-    /// One value as text, and where it began. With `templates` what is between `<` and the `>` that belongs to it is a part of a word:
-    /// `reduce<Mean>`.
+    /// Reads one value as text, with the place where it began. With `templates`, what is between `<` and the `>` that belongs to it is part of a
+    /// word: `reduce<Mean>`.
     fn value(&mut self, templates: bool) -> Result<(usize, String), ParseError> {
         self.space();
         let start = self.at;
@@ -345,7 +345,7 @@ impl Parser<'_> {
     }
 }
 
-/// The error of a word that none of a field's choices is.
+/// Makes the error for a word that is none of a field's choices.
 fn no_choice(text: &str, field: Field) -> String {
     let (name, choices) = (field.name(), field.choices());
     let meant = near(text, choices.iter().copied());
@@ -356,7 +356,7 @@ fn no_choice(text: &str, field: Field) -> String {
     )
 }
 
-/// A number without the letters that text shows before it: `2` of `ch2`.
+/// Returns a number without the letters that text shows before it: `2` of `ch2`.
 fn without_prefix<'a>(text: &'a str, prefix: &str) -> &'a str {
     match text.split_at_checked(prefix.len()) {
         Some((letters, digits)) if letters.eq_ignore_ascii_case(prefix) => digits,

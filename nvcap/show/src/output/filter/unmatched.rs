@@ -1,4 +1,4 @@
-//! Values that a trace has, in the place of those that a filter asked for: for the message at the end when nothing matched.
+//! Values that a trace has instead of those that a filter asked for: for the message at the end when nothing matched.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ const NAMED: usize = 8;
 /// The most comparisons that are told.
 const TOLD: usize = 3;
 
-/// The comparisons of an expression, and what they met.
+/// The comparisons of an expression, and the values that they met.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Unmatched(Vec<Term>);
 
@@ -37,14 +37,14 @@ struct Term {
 struct There {
     words: BTreeSet<String>,
     numbers: BTreeSet<u64>,
-    /// There are more than are remembered.
+    /// True if there are more than are remembered.
     more: bool,
     /// The least and the greatest number.
     range: Option<(u64, u64)>,
 }
 
 impl Unmatched {
-    /// The comparisons of an expression; what is negated is none of them, for it is no value that is asked for.
+    /// Takes the comparisons of an expression, but those that are negated: these ask for no value.
     pub(super) fn of(root: &Node) -> Self {
         let mut terms = Vec::new();
         add(root, &mut terms);
@@ -201,7 +201,7 @@ fn shown(field: Field, n: u64) -> String {
     }
 }
 
-/// Tells whether a field's numbers are names: not much and little, but one and another.
+/// Tells whether a field's numbers are names, and not amounts.
 fn is_label(field: Field) -> bool {
     matches!(
         field,
@@ -216,7 +216,7 @@ fn is_label(field: Field) -> bool {
     )
 }
 
-/// A field's values, one and several.
+/// Returns the noun for one and for several of a field's values.
 fn noun(field: Field) -> (String, String) {
     let (one, many) = match field {
         Field::Op => ("word of operations", "words of operations"),

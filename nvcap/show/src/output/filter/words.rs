@@ -91,7 +91,7 @@ impl Words {
         }
     }
 
-    /// Each of them.
+    /// Iterates over the words.
     pub(super) fn each(&self) -> impl Iterator<Item = &'static str> {
         self.words.into_iter().take(self.count)
     }

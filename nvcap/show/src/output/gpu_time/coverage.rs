@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 
 /// The most bursts that are kept: at 5 % of a processor those of three hours.
 const MOST: usize = 1 << 18;
-/// With fewer bursts than this the reads are taken for continuous: the few breaks are processes that began anew.
+/// Number of bursts below which the reads are taken for continuous: the few breaks are processes that began anew.
 const FEW: u64 = 10;
 
 /// A burst of reads, by the host's clock, ns.
@@ -15,7 +15,7 @@ struct Window {
     until: u64,
 }
 
-/// See the module. Without any window all time counts.
+/// The time in which the GPU's time stamps were read. Without any window all time counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coverage {
     windows: VecDeque<Window>,
@@ -60,7 +60,7 @@ impl Coverage {
         self.processes.len()
     }
 
-    /// The parts of a time that lie in bursts: which burst (by its begin), and for how long, ns.
+    /// Returns the parts of a time that lie in bursts: the begin of the burst, and the length, ns.
     pub(super) fn parts(&self, from: u64, until: u64) -> impl Iterator<Item = (u64, u64)> {
         let all = self.windows.is_empty() && until > from;
         let first = self.windows.partition_point(|w| w.until <= from);
@@ -86,7 +86,7 @@ impl Coverage {
         self.parts(from, until).map(|(_, ns)| ns).sum()
     }
 
-    /// The number of bursts, and their share of the time from the first to the last, 0 to 1; `None` if stamps were read without pauses.
+    /// Returns the number of bursts, and their share of the time from the first to the last, 0 to 1; `None` if stamps were read without pauses.
     pub(super) fn sample(&self) -> Option<(u64, f64)> {
         let last = self.windows.back().filter(|_| self.bursts >= FEW)?;
         let whole = last.until - self.first?;
@@ -94,7 +94,7 @@ impl Coverage {
     }
 }
 
-/// A share of the time, estimated from bursts: the sum of one part of each by the sum of them whole.
+/// A share of the time, estimated from bursts: the sum of their parts, divided by the sum of their whole lengths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
     /// The current burst: its begin, its part, and its whole, ns.
@@ -132,7 +132,7 @@ impl Share {
         self.whole_whole += whole * whole;
     }
 
-    /// The error of the share at 95 % confidence, 0 to 1, by the variance of a ratio of two sums; `None` with fewer than 10 bursts.
+    /// Returns the error of the share at 95 % confidence, 0 to 1, by the variance of a ratio of two sums; `None` with fewer than 10 bursts.
     pub(super) fn error(&self) -> Option<f64> {
         let mut all = *self;
         all.end();

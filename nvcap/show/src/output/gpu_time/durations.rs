@@ -1,11 +1,11 @@
 //! Durations of one kind: count, sum, least, greatest, and quantiles to 3 %.
 
-/// Buckets for each doubling of the duration: a bucket is 3 % wide.
+/// Number of buckets for each doubling of the duration: a bucket is 3 % wide.
 const STEPS: f64 = 24.0;
-/// Up to 2^48 ns, three days.
+/// Number of buckets: they reach up to 2^48 ns, three days.
 const BUCKETS: usize = 48 * 24 + 1;
 
-/// See the module.
+/// Durations of one kind: count, sum, least, greatest, and quantiles to 3 %.
 #[derive(Clone, Debug, Default)]
 pub(in crate::output) struct Durations {
     pub count: u64,
@@ -35,7 +35,7 @@ impl Durations {
         }
     }
 
-    /// A figure of these durations; none where there are none.
+    /// Returns a figure of these durations; none where there are none.
     pub(in crate::output) fn known<T>(&self, figure: T) -> Option<T> {
         (self.count > 0).then_some(figure)
     }
@@ -44,7 +44,7 @@ impl Durations {
         self.sum_ns / self.count.max(1)
     }
 
-    /// The duration that this share of all (0 to 1) does not exceed.
+    /// Returns the duration that this share of all (0 to 1) does not exceed.
     pub(in crate::output) fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;

@@ -1,4 +1,4 @@
-//! Graphs: how often each was replayed and for how long, and how a replay's time divides among its nodes.
+//! Graphs: the number and the time of each one's replays, and the division of a replay's time among its nodes.
 //!
 //! A replay is one work for the GPU's time stamps: they tell when all of it began and ended. How the time divides, samples of program counters
 //! tell ([`split`]); where there are none, launches of the same kernel outside of graphs give an estimate.
@@ -20,20 +20,20 @@ mod split;
 use kinds::{Alone, Key, OneGraph, TimeBy};
 pub use split::Evidence;
 
-/// Different graphs that are told apart.
+/// The most graphs that are told apart.
 const MOST_GRAPHS: usize = 1 << 12;
 
-/// Nodes of a graph that are told apart, and of all graphs.
+/// The most nodes that are told apart, of a graph and of all.
 const MOST_NODES: usize = 1 << 16;
 const MOST_NODES_OF_ALL: usize = 1 << 20;
 
-/// Replays whose end is not known, at once.
+/// The most replays at once whose end is not known.
 const MOST_OPEN: usize = 256;
 
-/// Submissions whose times are kept for replays that are told later.
+/// Number of submissions whose times are kept for replays that are told later.
 const MOST_RECENT: u64 = 1 << 13;
 
-/// Different launches outside of graphs.
+/// The most different launches outside of graphs that are told apart.
 const MOST_ALONE: usize = 1 << 16;
 
 /// Sums up replays.
@@ -56,7 +56,7 @@ pub(super) struct Graphs {
 }
 
 impl Graphs {
-    /// Takes the times of a recording for nodes of which this trace tells none.
+    /// Takes the times that a recording tells, for nodes whose times this trace does not tell.
     pub(super) fn with_evidence(&mut self, evidence: Evidence) {
         self.evidence = evidence;
     }
@@ -184,7 +184,7 @@ impl Graphs {
         }
     }
 
-    /// No more will come: divides the replays' time among their nodes.
+    /// Divides the replays' time among their nodes, as no more will come.
     pub(super) fn finish(&mut self) {
         for (key, kernel) in &self.names {
             // One that names an address of another process's is no name of this one's.
@@ -222,7 +222,7 @@ impl Graphs {
         }
     }
 
-    /// The times by kernel, grid and shared memory that this trace tells, for nodes of another's graphs.
+    /// Returns the times by kernel, grid and shared memory that this trace tells, for nodes of another trace's graphs.
     pub(super) fn evidence(&self) -> Evidence {
         let mut evidence = Evidence::default();
         for ((pid, key), alone) in &self.alone {

@@ -7,7 +7,7 @@ use super::coverage::{Coverage, Share};
 use super::open::{End, Open};
 use nvcap_decode::record::ChannelId;
 
-/// Time by which a stretch may begin before the newest submission, ns. Stretches are held back so long, to be summed up in order.
+/// Time by which a stretch may begin before the newest submission, ns. Stretches are held back for this time, to be summed up in order.
 const HORIZON_NS: u64 = 3_000_000_000;
 /// The longest gaps that are kept.
 const LONGEST: usize = 10;
@@ -25,7 +25,7 @@ pub(super) struct Stretch {
     pub waited: Option<(u64, u64)>,
     /// Its begin on the host's clock, ns.
     pub host: u64,
-    /// Time at which it was submitted, or found, on the host's clock, ns: those that come later were submitted later, or little before.
+    /// Time at which it was submitted, or found, on the host's clock, ns: stretches that come later were submitted later, or little before.
     pub submitted: u64,
     /// Channel whose entries run one after the other.
     pub channel: ChannelId,
@@ -37,9 +37,9 @@ pub(super) struct Stretch {
 pub(super) struct Idle {
     pub ns: u64,
     pub empty_ns: (u64, u64),
-    /// In which the next work waited for a semaphore.
+    /// Part in which the next work waited for a semaphore.
     pub waited_ns: u64,
-    /// The part of `empty_ns` behind work that had been submitted ahead: the program let the GPU run dry.
+    /// Part of `empty_ns` behind work that had been submitted ahead: the program let the GPU run dry.
     pub dry_ns: (u64, u64),
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Gap {
     pub idle: Idle,
 }
 
-/// See the module.
+/// Stretches of work, summed up to their union, their sum, and the gaps between them by cause.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intervals {
     waiting: BTreeMap<(u64, End), Stretch>,
@@ -60,10 +60,10 @@ pub(super) struct Intervals {
     begun: bool,
     last: u64,
     newest: u64,
-    /// Works that may go on, of all and of those that are no copies.
+    /// Works that may go on at unknown times, of all and of those that are no copies.
     open: Open,
     open_kernels: Open,
-    /// The last stretch was submitted while the one before it ran.
+    /// True if the last stretch was submitted while the one before it ran.
     ahead: bool,
     /// Sum of the union, ns.
     pub busy_ns: u64,
@@ -71,13 +71,13 @@ pub(super) struct Intervals {
     pub sum_ns: u64,
     /// Sum of the gaps.
     pub idle: Idle,
-    /// The time of which it is not known whether there was work, ns.
+    /// Time of which it is not known whether there was work, ns.
     pub unknown_ns: u64,
-    /// The part of it in which other work than copies may have gone on, ns.
+    /// Part of `unknown_ns` in which other work than copies may have gone on, ns.
     pub unknown_kernels_ns: u64,
-    /// The share of the busy time.
+    /// Share of the busy time.
     share: Share,
-    /// The longest, longest first.
+    /// The longest gaps, longest first.
     pub gaps: Vec<Gap>,
 }
 
@@ -106,7 +106,7 @@ impl Intervals {
         }
     }
 
-    /// The time from the begin of the first to the end of the last in which stamps were read, ns.
+    /// Returns the time from the begin of the first stretch to the end of the last in which stamps were read, ns.
     pub(super) fn span_ns(&self) -> u64 {
         self.known_ns().saturating_add(self.unknown_ns)
     }
@@ -116,7 +116,7 @@ impl Intervals {
         self.busy_ns.saturating_add(self.idle.ns)
     }
 
-    /// By how much the share of work in the known time may be wrong where it is a sample (95 %), 0 to 1.
+    /// Returns the error of the share of work in the known time (95 %), 0 to 1, where that share is a sample.
     pub(super) fn share_error(&self) -> Option<f64> {
         self.share.error()
     }

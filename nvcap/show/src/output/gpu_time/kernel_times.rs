@@ -1,4 +1,4 @@
-//! Times of kernels in one trace, which estimate those of nodes of graphs in another.
+//! Times of kernels in one trace, by which those of graphs' nodes in another are estimated.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::Record;
 
-/// Gathers how long kernels take, by name, grid and shared memory: for the graphs of another trace.
+/// Gathers the times of kernels, by name, grid and shared memory: for the graphs of another trace.
 #[derive(Debug, Default)]
 pub struct KernelTimes {
     account: Account,

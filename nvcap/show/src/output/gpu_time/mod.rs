@@ -1,5 +1,5 @@
-//! Sums of the GPU's time: how long kernels and copies took, how busy GPUs, engines, processes and channels were, and the longest
-//! waits. For `nvcap time` and, with `--gpu-time`, the statistics (`-s`).
+//! Sums of the GPU's time: the durations of kernels and copies, the busy time of GPUs, engines, processes and channels, and the longest waits. For
+//! `nvcap time` and, with `--gpu-time`, the statistics (`-s`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -52,7 +52,7 @@ const MOST_PROCESSES: usize = 1 << 10;
 const MOST_ROWS: usize = 1 << 16;
 const MOST_BYTES: usize = 64 << 20;
 
-/// Place where work ran: the GPU's device number; or the process, where the GPU is not known.
+/// Place where work ran: the GPU by its device number, or the process where the GPU is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Whose {
     Gpu(u32),
@@ -67,11 +67,11 @@ struct Row {
     durations: Durations,
     /// Number of entries that did this work, timed or not.
     count: u64,
-    /// Bytes moved by those that are timed.
+    /// Bytes moved by the entries that are timed.
     bytes: u64,
-    /// The time in which others had the GPU while those that are timed were under way.
+    /// Time in which others had the GPU while the timed entries were under way.
     preempted: Preemptions,
-    /// By process: entries, those that are timed, and their time, ns.
+    /// Number of entries, of timed ones, and their time, ns, by process.
     of: BTreeMap<u32, (u64, u64, u64)>,
     /// Known times of all these entries, and their total time; `None` until the end, and where none is timed.
     works: Works,
@@ -85,7 +85,7 @@ struct ChannelTime {
     engine: Engine,
     gpu: Option<u32>,
     work: Intervals,
-    /// Time of entries in the ring before the GPU began them: the middle between two bounds, the least, and the most.
+    /// Time of entries in the ring before the GPU began them: the middle between the least and the most that it can be, and these two.
     queued: Durations,
     queued_least: Durations,
     queued_most: Durations,
@@ -105,9 +105,9 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     rows: HashMap<What, Row>,
-    /// The bytes of their names.
+    /// Bytes of the rows' names.
     row_bytes: usize,
-    /// A filter leaves something out.
+    /// True if a filter leaves something out.
     leaves_out: bool,
     channels: BTreeMap<ChannelId, ChannelTime>,
     engines: BTreeMap<(Whose, String), Intervals>,
@@ -119,9 +119,9 @@ pub(crate) struct Account {
     peers: BTreeMap<Whose, u64>,
     /// Time in which others had the GPU while kernels were under way.
     preempted: BTreeMap<Whose, Preemptions>,
-    /// They are not told: there were too many works.
+    /// True if the waits of collectives for other ranks are not told, because there were too many works.
     peers_left_out: bool,
-    /// Rows are by process, too.
+    /// True if rows are by process, too.
     by_process: bool,
     waits: Vec<Wait>,
     known: Known,
@@ -130,18 +130,18 @@ pub(crate) struct Account {
     graphs: Graphs,
     /// True if some submission came with GPU times, known or not.
     asked: bool,
-    /// Kernels are timed from their first instruction (`--exec-time`).
+    /// True if kernels are timed from their first instruction (`--exec-time`).
     exec_time: bool,
     /// Reads of time stamps, and their times.
     stamps: StampReads,
     coverage: Coverage,
-    /// The work of each channel in its order, and what is not timed of it.
+    /// The work of each channel in its order, with the part that is not timed.
     order: HashMap<ChannelId, Channel>,
     runs: Vec<Run>,
     unfinished: Unfinished,
-    /// Sentences on work of before the trace that has not ended, where nothing was submitted in it.
+    /// Sentences on work that was submitted before the trace and has not ended, where nothing was submitted in it.
     earlier: Vec<String>,
-    /// By row, what is not timed: within the time in which stamps were read, and beyond it.
+    /// Works that are not timed, by row: within the time in which stamps were read, and beyond it.
     untimed: Vec<[Bounds; 2]>,
     /// The time of all kernels, and of all copies.
     totals: [Option<Total>; GROUPS],
@@ -361,7 +361,7 @@ impl Account {
         self.put_runs();
     }
 
-    /// The time of all rows of kernels, or of copies: where several of them share a time, their sum is known better than each.
+    /// Returns the time of all rows of kernels, or of copies: where several of them share a time, their sum is known better than each.
     fn total_of(&self, copies: bool) -> Option<Total> {
         let untimed = self.untimed.get(usize::from(copies))?;
         let mut timed = Works::default();
@@ -391,7 +391,7 @@ impl Account {
         }
     }
 
-    /// No more events will come: sums up the last entry, and the stretches that were held back to be put in order.
+    /// Sums up the last entry, and the stretches that were held back to be put in order: no more events will come.
     pub(crate) fn finish(&mut self) {
         // Observed, the submission that releases may be shown behind the one that waits.
         for wait in &mut self.waits {
@@ -422,10 +422,10 @@ impl Account {
     }
 }
 
-/// Calls of collectives, and works between them, that are kept at most.
+/// The most calls of collectives, and works between them, that are kept.
 const MOST_OF_RANKS: usize = 1 << 22;
 
-/// `nvcap time`: shows nothing until the end.
+/// Sink of `nvcap time`, which shows nothing until the end.
 pub struct TimeReport {
     out: Output,
     json: bool,
@@ -464,14 +464,14 @@ impl TimeReport {
         }
     }
 
-    /// The same with a look at the processes at the end, if nothing was submitted: work of before may run on.
+    /// Adds a look at the processes at the end, if nothing was submitted: work from before the trace may run on.
     #[must_use]
     pub fn with_earlier(mut self, look: Earlier) -> Self {
         self.earlier = Some(look);
         self
     }
 
-    /// The same with rows for each process.
+    /// Adds rows for each process.
     #[must_use]
     pub fn by_process(mut self, by: bool) -> Self {
         self.account.by_process = by;

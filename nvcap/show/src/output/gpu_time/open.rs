@@ -1,4 +1,4 @@
-//! Works whose ends are not known: until when they may go on.
+//! Works whose ends are not known, and the times up to which they may go on.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -22,15 +22,15 @@ pub(super) enum End {
 pub(super) struct Open {
     /// Time by which each has ended at the latest, ns: `u64::MAX` where nothing tells it.
     until: HashMap<ChannelId, u64>,
-    /// The same by time, and none for longer than is taken.
+    /// Channels by the time up to which their work is taken to go on: `until`, but at most [`LONGEST_NS`] from its begin.
     by_time: BTreeSet<(u64, ChannelId)>,
     /// Time of each channel in `by_time`, ns.
     taken: HashMap<ChannelId, u64>,
 }
 
 impl Open {
-    /// Time up to which work may go on, ns, as the next work of a channel begins; 0 if there is none. The channel's own work goes on until then at the
-    /// longest, however long that was.
+    /// Returns the time up to which work may go on, ns, as the next work of a channel begins; 0 if there is none. The channel's own work may go on
+    /// until then, however long that is.
     pub(super) fn latest(&self, next: ChannelId) -> u64 {
         let own = self.until.get(&next).copied().unwrap_or(0);
         let others = self.by_time.last().map_or(0, |(until, _)| *until);

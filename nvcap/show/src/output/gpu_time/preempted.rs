@@ -9,7 +9,7 @@ use nvcap_decode::decode::event::Preempted;
 /// Sums of works that are timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Preemptions {
-    /// Works of which it is known, and those of which it is not although who had the GPU was recorded.
+    /// Number of works for which that time is known, and of those for which it is not although the holders of the GPU were recorded.
     known: u64,
     unknown: u64,
     ns: u64,
@@ -31,12 +31,12 @@ impl Preemptions {
         }
     }
 
-    /// Tells whether who had the GPU was recorded.
+    /// Tells whether the holders of the GPU were recorded.
     pub(super) fn is_recorded(&self) -> bool {
         self.known > 0 || self.unknown > 0
     }
 
-    /// A cell of a table: `>=` before a time that is not that of all works.
+    /// Returns the cell of a table, with `>=` before a time that is not that of all works.
     pub(super) fn cell(&self) -> String {
         match (self.known, self.unknown) {
             (0, 0) => "-".to_owned(),
@@ -73,7 +73,7 @@ impl Preemptions {
         }
     }
 
-    /// Members of a JSON object: null where who had the GPU was not recorded.
+    /// Adds the members of a JSON object: null where the holders of the GPU were not recorded.
     pub(super) fn members(&self, of: &mut Map<String, Value>) {
         let recorded = |n: u64| self.is_recorded().then_some(n);
         of.insert("preempted_ns".to_owned(), json!(recorded(self.ns)));

@@ -11,16 +11,16 @@ use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Formatter, Plain, Role};
 use crate::output::units::Nanoseconds;
 
-/// A terminal with fewer columns is narrow.
+/// Number of columns below which a terminal is narrow.
 const NARROW: usize = 110;
-/// Part of a line's time from which on it is told that it is not known, per cent.
+/// Part of a line's time, per cent, from which on it is told that this part is not known.
 const UNKNOWN_TOLD: f64 = 1.0;
-/// A line whose time is a smaller part of the longest one's tells it.
+/// Part of the longest line's time below which a line tells its own time.
 const SHORT: f64 = 0.9;
-/// Rows of a table in text.
+/// The most rows of a table in text.
 const SHOWN: usize = 20;
 
-/// Shares of the time, per cent: with work, waiting for a semaphore, and nothing submitted.
+/// Returns shares of the time, per cent: with work, waiting for a semaphore, and with nothing submitted.
 fn shares(work: &Intervals) -> [String; 3] {
     let of = work.known_ns();
     if of == 0 {
@@ -68,7 +68,7 @@ impl std::fmt::Display for Whose {
     }
 }
 
-/// A sum as text, `~` before an estimate, and by how much it may be wrong.
+/// Returns a sum as text, with `~` before an estimate, and the error of it.
 fn total(of: Option<Total>, whole: bool) -> (String, String) {
     let Some(of) = of else {
         return ("?".to_owned(), "?".to_owned());
@@ -79,12 +79,12 @@ fn total(of: Option<Total>, whole: bool) -> (String, String) {
 }
 
 impl Row {
-    /// The time of all for comparisons, ns: 0 where it is not known.
+    /// Returns the time of all for comparisons, ns; 0 where it is not known.
     pub(super) fn total_ns(&self) -> u64 {
         self.total.map_or(0, |t| t.about_ns)
     }
 
-    /// The least and the most that is timed of one process, where several have times: `10.2..14.1 ms`.
+    /// Returns the least and the most timed duration of one process, where several have times: `10.2..14.1 ms`.
     fn of_each(&self) -> Option<String> {
         let times = || self.of.values().filter(|of| of.1 > 0).map(|of| of.2);
         let (least, most) = (times().min()?, times().max()?);
@@ -111,7 +111,7 @@ impl ChannelTime {
         all as f64 / self.work.span_ns().max(1) as f64
     }
 
-    /// The median time from doorbell to start: at least and at most.
+    /// Returns the median time from doorbell to start: the least and the most that it can be.
     fn queued(&self) -> String {
         let of = |all: &Durations| match all.count {
             0 => "?".to_owned(),
@@ -143,7 +143,7 @@ impl Account {
         }
     }
 
-    /// Share of all work of which the start is known, 0 to 1; 1 where stamps were read in bursts, of which shares are samples.
+    /// Returns the share of all work whose start is known, 0 to 1; 1 where stamps were read in bursts, of which shares are samples.
     pub(super) fn starts(&self) -> f64 {
         match (self.coverage.sample(), self.known.entries) {
             (Some(_), _) | (_, 0) => 1.0,
@@ -151,7 +151,7 @@ impl Account {
         }
     }
 
-    /// The sentences on each GPU's time, and on work of which too little is known.
+    /// Returns sentences on each GPU's time, and on work of which too little is known.
     fn sentences(&self) -> (Vec<String>, Vec<String>) {
         let sample = self.coverage.sample().map(|s| s.1);
         let mut all = Vec::new();
@@ -189,7 +189,7 @@ impl Account {
         (all, doubts)
     }
 
-    /// The same as lines of a page.
+    /// Returns these sentences as lines of a page.
     pub(crate) fn notes(&self) -> Vec<String> {
         let (mut all, doubts) = self.sentences();
         all.extend(doubts);

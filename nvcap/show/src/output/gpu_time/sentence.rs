@@ -1,16 +1,16 @@
-//! The verdict on a GPU's time, and the sentence that tells it with its reasons.
+//! The verdict on a GPU's time, and the sentence that gives it with its reasons.
 
 use super::intervals::Intervals;
 use crate::output::units::Nanoseconds;
 
-/// Shares from which on they are told, per cent.
+/// Least share that is told, per cent.
 const TOLD: f64 = 5.0;
-/// A GPU that is busy for at least this share of the time limits the program.
+/// Share of the time that the GPU must be busy to be the limit of the program.
 const GPU_BOUND: f64 = 0.9;
 /// Share of the starts of all work below which there is no verdict.
 const LEAST: f64 = 0.5;
 
-/// Share of a part, per cent.
+/// Returns a part as a share, per cent.
 pub(super) fn share(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
@@ -59,11 +59,11 @@ pub(super) fn verdict(work: &Intervals, parts: Parts, starts: f64) -> Option<&'s
 /// Parts of a GPU's work, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parts {
-    /// Copies alone ran.
+    /// Time in which copies alone ran.
     pub(super) copies_ns: u64,
-    /// Graphs' replays.
+    /// Time of graphs' replays.
     pub(super) replays_ns: u64,
-    /// Collectives waited for other ranks.
+    /// Time in which collectives waited for other ranks.
     pub(super) peers_ns: u64,
 }
 
@@ -73,7 +73,7 @@ fn is_vague(work: &Intervals) -> bool {
     2 * (most - least) > work.idle.ns
 }
 
-/// Per cent from a least to a greatest value.
+/// Returns a range from a least to a greatest value, per cent.
 pub(super) fn range(least: f64, most: f64) -> String {
     match (format!("{least:.0}"), format!("{most:.0}")) {
         (least, most) if least == most => least,
@@ -81,8 +81,8 @@ pub(super) fn range(least: f64, most: f64) -> String {
     }
 }
 
-/// `sample`: the share of the time in which stamps were read, where it is not all.
-/// `starts`: as of [`verdict`].
+/// Returns the sentence on a GPU's time. `sample` is the share of the time in which stamps were read, where that is not all; `starts` is that of
+/// [`verdict`].
 pub(super) fn sentence(work: &Intervals, parts: Parts, starts: f64, sample: Option<f64>) -> String {
     let known = work.known_ns();
     if known == 0 {
@@ -133,7 +133,7 @@ pub(super) fn sentence(work: &Intervals, parts: Parts, starts: f64, sample: Opti
     text + &not_known
 }
 
-/// Tells what the GPU lacked while nothing ran. Bounds that tell little are left out.
+/// Says what the GPU lacked while nothing ran. Bounds that tell little are left out.
 fn rest(work: &Intervals) -> String {
     let of = |ns| share(ns, work.idle.ns);
     let (least, most) = work.idle.empty_ns;

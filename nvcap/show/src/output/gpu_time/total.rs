@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use super::untimed::Bounds;
 
-/// Fewer bursts than this with work of a kind tell nothing of the works between them.
+/// Number of bursts with work of a kind below which they tell nothing of the works between them.
 const ENOUGH: f64 = 20.0;
-/// Bursts that are kept apart until they are over: works of several channels come out of order.
+/// Number of bursts that are kept apart until they are over: works of several channels come out of order.
 const OPEN: usize = 64;
 
 /// Durations by the burst in which the work ended.
@@ -46,8 +46,8 @@ impl Bursts {
         self.count_count += count * count;
     }
 
-    /// By how much the mean of works may differ from that of these (95 %), ns: by the variance of a ratio of two sums, a burst each.
-    /// `of`: how many works these others are. `None` with too few bursts.
+    /// Returns the error of the mean of these works, taken for that of `of` others (95 %), ns: by the variance of a ratio of two sums, with a part
+    /// from each burst. `None` with too few bursts.
     fn error_of_mean(&self, of: u64) -> Option<f64> {
         let mut all = self.clone();
         for of in std::mem::take(&mut all.open).into_values() {
@@ -81,7 +81,7 @@ pub(super) struct Works {
 }
 
 impl Works {
-    /// Adds a timed one, of a burst.
+    /// Adds a work that is timed, of a burst.
     pub(super) fn add(&mut self, burst: Option<u64>, ns: u64, error_ns: u64) {
         self.timed += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
@@ -91,7 +91,7 @@ impl Works {
         }
     }
 
-    /// The time of all; `None` where none is timed. `sampled`: stamps were read in bursts.
+    /// Returns the time of all; `None` where none is timed. `sampled`: stamps were read in bursts.
     pub(super) fn total(&self, sampled: bool) -> Option<Total> {
         if self.timed == 0 {
             return None;
@@ -121,7 +121,7 @@ impl Works {
     }
 }
 
-/// A sum, ns: at least, about, and at most.
+/// A sum, ns: the least and the most that it can be, and about what it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Total {
     pub least_ns: u64,
@@ -149,7 +149,7 @@ impl Total {
         }
     }
 
-    /// Within the bounds of both; where they contradict each other, the other.
+    /// Narrows the sum to the bounds of both; `other` where these contradict each other.
     pub(super) fn within(self, other: Self) -> Self {
         let least_ns = self.least_ns.max(other.least_ns);
         let most_ns = self.most_ns.min(other.most_ns);
@@ -163,7 +163,7 @@ impl Total {
         }
     }
 
-    /// By how much `about_ns` may be wrong, ns.
+    /// Returns the most by which `about_ns` may be wrong, ns.
     pub(super) fn error_ns(&self) -> u64 {
         let below = self.about_ns.saturating_sub(self.least_ns);
         below.max(self.most_ns.saturating_sub(self.about_ns))

@@ -8,10 +8,10 @@ use crate::output::plural::plural_of;
 use crate::output::units::Nanoseconds;
 use nvcap_decode::record::{ChannelId, Process, Record};
 
-/// Work that runs for less is no news at the end of a trace, ns.
+/// Shortest time of work that is told of at the end of a trace, ns.
 const LONG_NS: u64 = 1_000_000_000;
 
-/// Channels, and processes, in text.
+/// The most channels, and processes, in text.
 const SHOWN: usize = 5;
 
 /// The last entries of a channel, of which no end was seen.
@@ -21,7 +21,7 @@ pub(super) struct Last {
     pub pid: u32,
     /// Number of entries with work.
     pub entries: u64,
-    /// From the submission of the first of them until the trace ended, or the process did, ns.
+    /// Time from the submission of the first of them until the trace ended, or the process did, ns.
     pub ns: u64,
 }
 
@@ -38,18 +38,18 @@ struct Channel {
     pid: u32,
     entries: u64,
     is_timed: bool,
-    /// Entries that have not ended, and the time at which the first of them was submitted.
+    /// Number of entries that have not ended, and the time at which the first of them was submitted.
     open: u64,
     since: Option<u64>,
 }
 
-/// See the module.
+/// Work of which no end was seen, and processes of whose work no time is known.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     channels: BTreeMap<ChannelId, Channel>,
     /// Processes with work.
     pids: HashSet<u32>,
-    /// Times at which those ended, or executed another program.
+    /// Times at which processes ended, or executed another program.
     ended: HashMap<u32, u64>,
 }
 
@@ -85,7 +85,7 @@ impl Unfinished {
         }
     }
 
-    /// The last entries of channels, those that have waited longest first. `newest`: the end of the trace.
+    /// Returns the last entries of channels, those that have waited longest first. `newest`: the end of the trace.
     pub(super) fn last(&self, newest: Option<u64>) -> Vec<Last> {
         let timed = self.channels.values().filter(|c| c.is_timed);
         let timed: BTreeSet<u32> = timed.map(|c| c.pid).collect();
@@ -107,8 +107,8 @@ impl Unfinished {
         all
     }
 
-    /// Tells of work of which no end was seen, and of processes of which nothing is known, of each the first ones. `some_are_known`: times
-    /// of others are.
+    /// Returns lines on work of which no end was seen, and on processes of which nothing is known; of both the first ones. `some_are_known`: the
+    /// times of other work are known.
     pub(super) fn lines(&self, newest: Option<u64>, some_are_known: bool) -> Vec<String> {
         let last = self.last(newest);
         // Where nothing is known at all, that is said for all of them.

@@ -12,7 +12,7 @@ use nvcap_decode::decode::event::{GpuMoment, GpuTime};
 
 use super::work::elapsed;
 
-/// Part of a time by which two clocks may drift apart at most: one in so many.
+/// Divisor of a time that gives the most by which two clocks drift apart in it.
 const DRIFT: u64 = 1_000;
 
 /// A moment on the clocks of GPU and host, ns, and the most by which each may be wrong.
@@ -38,7 +38,7 @@ impl Moment {
         }
     }
 
-    /// So much later.
+    /// Returns the moment that is `ns` later, off by `error` more.
     fn later(self, ns: u64, error: u64) -> Self {
         let of = |(at, off): (u64, u64)| (at.saturating_add(ns), off.saturating_add(error));
         Self {
@@ -63,12 +63,12 @@ impl Moment {
     }
 }
 
-/// Number of works that are not timed, and the time that they took together, ns: at least and at most.
+/// Number of works that are not timed, and bounds of the time that they took together, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub count: u64,
     pub least_ns: u64,
-    /// If they were as those that are timed, as far as the bounds let them be.
+    /// Time that they took if they were like those that are timed, kept within the bounds.
     pub about_ns: u64,
     pub most_ns: u64,
 }
@@ -88,18 +88,18 @@ pub(super) struct Run {
     /// The row of sums to which it belongs.
     pub row: usize,
     pub bounds: Bounds,
-    /// Between which times of the host.
+    /// Times of the host between which it lies.
     pub span: (u64, u64),
 }
 
-/// The rows of all kernels and all copies together come before the others.
+/// Number of rows for all kernels and all copies together, which come before the others.
 pub(super) const GROUPS: usize = 2;
 
-/// Work as it is told to [`Channel::take`].
+/// Work as [`Channel::take`] takes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work<'a> {
     pub row: usize,
-    /// The row of its group, less than [`GROUPS`].
+    /// Number of the row of its group, less than [`GROUPS`].
     pub group: usize,
     pub time: &'a GpuTime,
     /// The mean of the durations of its row that are known, ns.
@@ -113,11 +113,11 @@ pub(super) struct Work<'a> {
 struct Part {
     group: usize,
     count: u64,
-    /// Least time of these by their own times, where those are vague.
+    /// Least time that these took by their own times, where those are vague.
     least_ns: u64,
-    /// Time that these would take if they were as those that are timed.
+    /// Time that these took if they were like those that are timed.
     about_ns: u64,
-    /// The most that those took of which it is known, and how many it is not known of.
+    /// Longest time of those that have such a bound, and number of those that have none.
     most_ns: u64,
     unknown: u64,
 }
@@ -132,7 +132,7 @@ impl Part {
         self.unknown += other.unknown;
     }
 
-    /// The most that it took in a time of `most` ns.
+    /// Returns the longest time that it can have taken within `most` ns.
     fn most(&self, most: u64) -> u64 {
         match self.unknown {
             0 => self.most_ns.min(most),
@@ -140,7 +140,7 @@ impl Part {
         }
     }
 
-    /// The bounds of this row's part of a run whose parts took `most` ns together at most.
+    /// Returns the bounds of this row's part of a run whose parts took at most `most` ns together.
     fn bounds(&self, row: usize, all: &BTreeMap<usize, Self>, most: u64) -> Bounds {
         let others = all.iter().filter(|(r, _)| **r != row).map(|(_, p)| p);
         let sum = |of: &dyn Fn(&Self) -> u64| others.clone().map(of).fold(0, u64::saturating_add);
@@ -201,14 +201,14 @@ impl Channel {
         }
     }
 
-    /// The trace ends: what is open had its time until then.
+    /// Ends what is open, at the end of the trace.
     pub(super) fn end(&mut self, at: Option<u64>, to: &mut Vec<Run>) {
         if let Some(at) = at {
             self.close(Moment::of_host(at), to);
         }
     }
 
-    /// Everything that is open had ended at a moment.
+    /// Ends everything that is open, at a moment by which it had ended.
     fn close(&mut self, at: Moment, to: &mut Vec<Run>) {
         let open = std::mem::take(&mut self.open);
         let from = self.last.replace(at);

@@ -1,4 +1,4 @@
-//! Meanings of the verdicts on a GPU's time, and what to look at next.
+//! Meanings of the verdicts on a GPU's time, and advice on what to look at next.
 
 /// Each verdict of `nvcap time` and `nvcap report`, with its meaning.
 pub const VERDICTS: [(&str, &str); 10] = [

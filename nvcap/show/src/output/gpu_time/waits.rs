@@ -18,7 +18,7 @@ pub(super) struct Wait {
     pub at_host_ns: u64,
 }
 
-/// Puts a wait among the longest, longest first, where it is one of these.
+/// Puts a wait among the longest, longest first, if it is one of them.
 pub(super) fn add(all: &mut Vec<Wait>, wait: Wait) {
     let longest = all.partition_point(|w| w.ns >= wait.ns);
     if longest < MOST && wait.ns > 0 {

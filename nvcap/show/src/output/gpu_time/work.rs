@@ -6,8 +6,7 @@ use crate::output::names::{direction, for_driver, is_timed};
 use nvcap_decode::decode::event::{Context, GpuDuration, GpuTime, Operation, PartOf};
 use nvcap_decode::record::ChannelId;
 
-/// A duration whose error is above this, ns, and above a tenth of the duration counts as not known: the end came while stamps were not
-/// read.
+/// Least error, ns, from which on a duration counts as not known if the error is above a tenth of it, too: the end came while stamps were not read.
 const VAGUE_NS: u64 = 100_000;
 /// The most launches and copies of one entry that are kept; the rest are only counted.
 const MOST_TOGETHER: usize = 16;
@@ -29,7 +28,7 @@ pub enum What {
     Fill,
     /// Copies and fills by which the driver makes a context or loads a module.
     Driver(PartOf),
-    /// Works that one entry has the GPU do together: how many there are, and the first of them.
+    /// Works that one entry makes the GPU do together: their number, and the first of them.
     Together(usize, Vec<What>),
     /// Work of one process, where each has rows of its own.
     Of(u32, Box<What>),
@@ -61,7 +60,7 @@ pub struct Done {
     pub text: String,
     /// Times of the work, as far as they were seen.
     pub time: GpuTime,
-    /// For how long the GPU worked on it, where that is known well enough to be counted.
+    /// Time for which the GPU worked on it, where that is known well enough to be counted.
     pub duration: Option<GpuDuration>,
     /// The bytes that it moved.
     pub bytes: u64,
@@ -154,13 +153,13 @@ impl Entries {
     }
 }
 
-/// The time from begin to end, where that is known well enough to be counted, the same everywhere.
+/// Returns the time from begin to end, where that is known well enough to be counted, by the same rule everywhere.
 pub(crate) fn elapsed(time: &GpuTime) -> Option<GpuDuration> {
     let is_vague = |d: &GpuDuration| d.error_ns > VAGUE_NS && d.error_ns > d.ns / 10;
     time.duration.filter(|d| !is_vague(d))
 }
 
-/// The same without the time in which others had the GPU: for how long it worked.
+/// Returns the time for which it worked: that from begin to end, without the time in which others had the GPU.
 pub(in crate::output) fn told(time: &GpuTime) -> Option<GpuDuration> {
     elapsed(time).and(time.worked())
 }
@@ -233,7 +232,7 @@ fn together(count: usize, works: &[(What, String)]) -> String {
 }
 
 impl What {
-    /// Bytes of its names.
+    /// Returns the bytes of its names.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Kernel(name) => name.len(),

@@ -11,13 +11,13 @@ use nvcap_decode::record::{At, Device};
 /// Options of the output of each ioctl.
 #[derive(Clone, Debug, Default)]
 pub struct IoctlOptions {
-    /// Fields that are zero too (text; JSON has them always).
+    /// True for fields that are zero, too (text; JSON has them always).
     pub zeros: bool,
-    /// The raw bytes of argument and parameters too.
+    /// True for the raw bytes of argument and parameters, too.
     pub raw: bool,
     /// Colour (text).
     pub color: Color,
-    /// One array of objects instead of an object a line (JSON).
+    /// True for one array of objects instead of an object a line (JSON).
     pub array: bool,
 }
 

@@ -75,7 +75,7 @@ impl Shown<'_> {
         f.end();
     }
 
-    /// `name=value` for each field; the bytes whole where there is no layout.
+    /// Returns `name=value` for each field; the whole bytes where there is no layout.
     fn structure(&self, call: &Call<'_>, structure: &Structure<'_>) -> Vec<String> {
         let mut parts = Vec::new();
         if structure.layout.is_some() {
@@ -218,7 +218,7 @@ impl Shown<'_> {
         }
     }
 
-    /// The class of the object that a handle in an ioctl names: the argument says in which client.
+    /// Returns the class of the object that a handle in an ioctl names; the argument tells the handle's client.
     fn class_of(&self, call: &Call<'_>, handle: u32) -> Option<u32> {
         let client = call
             .arg
@@ -315,7 +315,7 @@ impl Shown<'_> {
     }
 }
 
-/// Fields that say what a call is about, shown also when zero.
+/// Tells whether a field says what a call is about, and is shown also when zero.
 fn always(name: &str) -> bool {
     matches!(
         name.rsplit('.').next(),
@@ -365,7 +365,7 @@ fn plain_hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Bytes in hex, whole: runs of 16 zeros and more as `00*N`.
+/// Returns all bytes in hex, with runs of 16 zeros and more as `00*N`.
 fn hex_bytes(bytes: &[u8]) -> String {
     const RUN: usize = 16;
     let mut text = String::new();

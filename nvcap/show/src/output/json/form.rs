@@ -26,7 +26,7 @@ pub(super) fn optional(out: &mut Vec<u8>, n: Option<u64>) {
     }
 }
 
-/// `,"name":number`, `name` needing no escapes.
+/// Appends `,"name":number`; `name` needs no escapes.
 pub(in crate::output) fn member(out: &mut Vec<u8>, name: &str, n: u64) {
     key(out, name);
     number(out, n);

@@ -1,5 +1,5 @@
-//! The members of submissions, launches, copies and graph replays that tell when the GPU worked on them. Times are those of ring
-//! entries: if an entry has several launches or copies, none of them has a duration of its own.
+//! Members of submissions, launches, copies and graph replays with the times of the GPU's work. Times are those of ring entries: if an entry has
+//! several launches or copies, none of them has a duration of its own.
 
 use super::form::{key, member, optional, text};
 use nvcap_decode::decode::event::{Context, GpuDuration, GpuTime, Preempted};

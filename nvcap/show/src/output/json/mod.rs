@@ -59,11 +59,11 @@ use form::{hex, known, optional};
 pub struct JsonOptions {
     /// Detail that is shown.
     pub detail: Detail,
-    /// The ledger alone.
+    /// True for the ledger alone.
     pub quiet: bool,
-    /// Show only the processes, channels and GPUs that the shown events need: a filter chooses the events.
+    /// True to show only the processes, channels and GPUs that the shown events need: a filter chooses the events.
     pub needed_only: bool,
-    /// Hide users' data.
+    /// Replaces users' data; `None` shows the data.
     pub redact: Option<Redactor>,
 }
 

@@ -130,7 +130,7 @@ fn arguments(out: &mut Vec<u8>, l: &Launch) {
     out.push(b']');
 }
 
-/// The kernel of a launch: its name in full, the name that the compiler wrote, and what told it.
+/// Appends the kernel of a launch: its name in full, the name that the compiler wrote, and the evidence for it.
 fn kernel(out: &mut Vec<u8>, l: &Launch) {
     let Some(kernel) = &l.kernel else {
         out.extend_from_slice(b",\"kernel\":null");

@@ -16,13 +16,13 @@ mod tests;
 
 /// The most columns of a name that is made shorter. An identifier without arguments is kept, however long.
 const MOST_COLUMNS: usize = 60;
-/// The most columns of the name of a program's own template that has all its arguments.
+/// The most columns of the name of a program's own template that is shown with all its arguments.
 const MOST_OF_OWN: usize = 28;
 /// The most template arguments of such a name.
 const MOST_ARGS_OF_OWN: usize = 4;
-/// The most template arguments within template arguments that are looked into.
+/// The deepest nesting of template arguments that is looked into.
 const MOST_DEPTH: usize = 16;
-/// The most names that are told apart; further kernels have their full names.
+/// The most names that are told apart; further kernels are shown with their full names.
 const MOST_TAKEN: usize = 1 << 17;
 /// The most bytes of these names.
 const MOST_BYTES: usize = 16 << 20;
@@ -39,7 +39,7 @@ pub(super) struct Taken {
     /// Bytes of all these names.
     bytes: usize,
     hashes: RandomState,
-    /// Names that were looked for in `all`.
+    /// Number of names that were looked for in `all`.
     #[cfg(test)]
     looked: usize,
 }
@@ -119,7 +119,7 @@ pub(super) fn forms(full: &str) -> Vec<String> {
     fit
 }
 
-/// A form without its middle.
+/// Cuts the middle out of a form that is too long.
 fn cut(form: &str) -> String {
     const END: usize = 16;
     let count = form.chars().count();
@@ -219,7 +219,7 @@ fn of_cpp(full: &str, depth: usize) -> Vec<String> {
     forms
 }
 
-/// The name of what an argument of a kernel does; `None` where it tells nothing.
+/// Returns the name of what an argument of a kernel does; `None` where the argument tells nothing.
 fn meaning(arg: &str, depth: usize) -> Option<String> {
     let arg = unqualified(arg);
     let nothing = arg.is_empty() || is_type_of_number(arg) || is_number(arg) || is_pointer(arg);
@@ -298,7 +298,7 @@ fn of_words(name: &str) -> Option<String> {
     Some(format!("{}{joined}", rule.called))
 }
 
-/// A name without the words at its ends that every kernel of a library has.
+/// Returns a name without the words at its ends that every kernel of a library has.
 fn tidy<'a>(name: &'a str, also: &[&str]) -> &'a str {
     let mut name = name;
     for prefix in rules::PREFIXES {
@@ -317,7 +317,7 @@ fn tidy<'a>(name: &'a str, also: &[&str]) -> &'a str {
     }
 }
 
-/// A kernel's name without words in the middle that say nothing.
+/// Returns a kernel's name without words in the middle that say nothing.
 fn inner(name: &str) -> String {
     let mut name = name.to_owned();
     for word in rules::INNER {

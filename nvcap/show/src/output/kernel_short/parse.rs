@@ -7,7 +7,7 @@ pub(super) struct Part<'a> {
     pub name: &'a str,
     /// Its template arguments.
     pub args: Vec<&'a str>,
-    /// It has parameters: it is a function, and what follows lies within it.
+    /// True if the part has parameters: it is a function, and what follows lies within it.
     pub function: bool,
 }
 
@@ -16,7 +16,7 @@ const MOST_ARGS: usize = 64;
 /// The most parts of a name that are read.
 const MOST_PARTS: usize = 64;
 
-/// Operators whose signs are no brackets, longer ones first.
+/// Operators whose signs are not brackets, longer ones first.
 const OPERATORS: &[&str] = &[
     "<<=", ">>=", "<=>", "->*", "()", "[]", "<<", ">>", "<=", ">=", "->", "<", ">",
 ];

@@ -18,7 +18,7 @@ pub(super) const LIBRARIES: &[(&str, &str)] = &[
     ("cusparse", "cusparse"),
 ];
 
-/// Kernels without a name of their own: they are called as their first argument is.
+/// Kernels without a name of their own, which are called after their first argument.
 pub(super) const CARRIERS: &[&str] = &[
     "Kernel",
     "Kernel2",
@@ -28,7 +28,7 @@ pub(super) const CARRIERS: &[&str] = &[
     "enable_sm90*",
 ];
 
-/// Functions and classes that only lead to what is meant: to the first of their arguments that means something.
+/// Functions and classes that only wrap what is meant: the first of their arguments that means something.
 pub(super) const WRAPPERS: &[&str] = &[
     "gpu_kernel*",
     "gpu_index_kernel",
@@ -155,7 +155,7 @@ pub(super) const OPERATIONS: &[&str] = &["Ops", "Op", "_op"];
 /// Words within names of kernels that are left out.
 pub(super) const INNER: &[&str] = &["_cuda_kernel_", "_kernel_"];
 
-/// Names that are no names: the namespace before them is taken.
+/// Names that say nothing: the namespace before them is taken.
 pub(super) const NAMELESS: &[&str] = &["functor", "F", "op", "Op", "impl", "kernel"];
 
 /// Types of numbers, longer ones first, and what stands for them.
@@ -199,9 +199,9 @@ pub(super) const NUMBERS: &[(&str, &str)] = &[
 pub(super) struct Words {
     /// Text in the name.
     pub with: &'static str,
-    /// The name must begin with it.
+    /// True if the text must be at the beginning of the name.
     pub first: bool,
-    /// Words at the beginning.
+    /// Words that stand for the beginning.
     pub called: &'static str,
     /// Sign between the words.
     pub between: char,
@@ -209,7 +209,7 @@ pub(super) struct Words {
     pub without: &'static [&'static str],
     /// Text at the beginning of a word that is left out.
     pub bare: &'static str,
-    /// Only the first of several words such as `64x64` is kept.
+    /// True if only the first of several words such as `64x64` is kept.
     pub one_tile: bool,
 }
 

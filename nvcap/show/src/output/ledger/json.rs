@@ -41,7 +41,7 @@ pub fn json(out: &mut Vec<u8>, ledger: &Ledger) {
     out.extend_from_slice(b"}\n");
 }
 
-/// Writes as [`json()`] does, for a ledger that was kept while a trace goes on: a member more says so.
+/// Writes as [`json()`] does, for a ledger that was kept while the trace goes on, which one more member says.
 pub(crate) fn json_so_far(out: &mut Vec<u8>, ledger: &Ledger) {
     json(out, ledger);
     out.truncate(out.len().saturating_sub(2));

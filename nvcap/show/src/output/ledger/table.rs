@@ -1,4 +1,4 @@
-//! The ledger's table of channels: the columns that say something, as many as the terminal holds.
+//! The ledger's table of channels: the columns that say something, as many as the terminal has room for.
 
 use std::fmt::Write as _;
 
@@ -13,18 +13,18 @@ use crate::output::units::Bytes;
 /// Fit of the ledger's table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fit {
-    /// Shows every column, whatever is in it, and a row for each channel that submitted anything. A narrow terminal still loses columns.
+    /// True to show every column, whatever is in it, and a row for each channel that submitted anything. A narrow terminal still loses columns.
     pub all: bool,
     /// Width of the terminal in columns; `None` if the output is no terminal.
     pub width: Option<usize>,
-    /// Leaves the table out.
+    /// True to leave the table out.
     pub without_table: bool,
 }
 
 /// A column of the table.
 struct Column {
     pub name: &'static str,
-    /// Its cells are aligned to the right, as figures are.
+    /// True if its cells are aligned to the right, as figures are.
     figures: bool,
     /// Condition on which it is shown.
     shown: Shown,
@@ -36,11 +36,11 @@ struct Column {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Always,
-    /// If there is room. The column with the lowest number is left out first.
+    /// Shown if there is room. The column with the lowest number is left out first.
     Room(u8),
-    /// If not all channels have the same cell.
+    /// Shown if not all channels have the same cell.
     Differs,
-    /// If the cell of at least one channel is not this text.
+    /// Shown if the cell of at least one channel is not this text.
     Unlike(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! Recordings brought to the disk: what is only in the system's memory is gone when a machine loses its power.
+//! Thread that brings recordings to the disk: what is only in the system's memory is gone when a machine loses its power.
 //!
 //! A disk may take seconds, and the recorder must not wait: a thread of its own asks the system.
 
@@ -15,7 +15,7 @@ use crate::output::message::tell;
 
 /// Time after which the file that is written is brought to the disk again.
 const EVERY: Duration = Duration::from_secs(5);
-/// The most requests that wait. Of a disk that is so far behind, the system itself brings the rest.
+/// The most requests that wait. When the disk is that far behind, the system itself brings the rest.
 const WAITING: usize = 16;
 
 /// A file that is to be on the disk, with its path; of a folder the names of its files.
@@ -29,7 +29,7 @@ type Call = Box<dyn Fn(&Request) -> io::Result<()> + Send>;
 
 /// The thread that brings files to the disk.
 pub(super) struct Disk {
-    /// None once it is to end.
+    /// Requests to the thread; none once it is to end.
     queue: Option<SyncSender<Request>>,
     thread: Option<JoinHandle<()>>,
     waiting: Arc<AtomicUsize>,
@@ -38,6 +38,8 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    /// Starts the thread.
+    ///
     /// # Errors
     /// When there are no more threads.
     pub(super) fn new() -> io::Result<Self> {
@@ -100,7 +102,7 @@ impl Disk {
         }
     }
 
-    /// Waits until all is on the disk, the last request too: there is nothing left to write meanwhile.
+    /// Waits until all is on the disk, the last request too: nothing is left to be written meanwhile.
     pub(super) fn end(&mut self, last: Option<Request>) {
         let queue = self.queue.take();
         if let (Some(queue), Some(last)) = (queue, last) {
@@ -130,7 +132,7 @@ fn bring(requests: &Receiver<Request>, call: &Call, waiting: &AtomicUsize) {
     }
 }
 
-/// Some file systems cannot be asked (EINVAL), and have nothing that a loss of power would take.
+/// Tells whether a file system cannot be asked (EINVAL). Such a one has nothing that a loss of power would take.
 fn is_refused(e: &io::Error) -> bool {
     matches!(
         e.kind(),

@@ -26,11 +26,11 @@ const TRIES: u32 = 1000;
 /// Condition on which the next numbered file is begun, and number of files that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// Once the current file has so many bytes.
+    /// Bytes of the current file from which on the next is begun.
     pub bytes: Option<u64>,
-    /// Once the current file was begun this long ago.
+    /// Age of the current file from which on the next is begun.
     pub time: Option<Duration>,
-    /// So many files of this recording are kept, the one that is written included. Files that others wrote stay.
+    /// Number of files of this recording that are kept, the one that is written included. Files that others wrote stay.
     pub keep: Option<usize>,
 }
 
@@ -53,9 +53,9 @@ pub struct Files {
     unwritten: u64,
     /// Number of objects that the current output was given.
     given: u64,
-    /// The one file was removed, renamed or replaced: nothing of it is left.
+    /// True if the one file was removed, renamed or replaced: nothing of it is left.
     lost: bool,
-    /// The next file could not be created for lack of room: that was told, and it is not tried again before this time.
+    /// True if it was told that the next file could not be created for lack of room; and the time before which that is not tried again.
     told_of_next: bool,
     not_before: Option<Instant>,
 }
@@ -378,7 +378,7 @@ fn request(out: &Output) -> Option<Request> {
     Some(Request { file, path })
 }
 
-/// No room for a file: a full disk, or a quota.
+/// Tells whether there is no room for a file: a full disk, or a quota.
 fn is_full(e: &io::Error) -> bool {
     matches!(
         e.kind(),
@@ -390,7 +390,7 @@ fn is_full(e: &io::Error) -> bool {
 struct Names {
     folder: PathBuf,
     stem: OsString,
-    /// With its point; empty for a name without one.
+    /// Extension with its point; empty for a name without one.
     ending: OsString,
 }
 

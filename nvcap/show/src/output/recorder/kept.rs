@@ -1,5 +1,5 @@
-//! The records without which later ones cannot be understood (processes, driver calls, mappings, channels): they are repeated at the
-//! beginning of each further file.
+//! Records without which later ones cannot be understood (processes, driver calls, mappings, channels). They are repeated at the beginning of each
+//! further file.
 
 use std::collections::VecDeque;
 
@@ -89,7 +89,7 @@ impl Kept {
         });
     }
 
-    /// Gives up the oldest driver call, or the oldest record if there is no driver call. False if no record is left.
+    /// Gives up the oldest driver call, or the oldest record if there is no driver call. Returns false if no record is left.
     fn give_one_up(&mut self) -> bool {
         let is_call = |r: &Record| matches!(r, Record::Ioctl(_));
         let oldest = self.records.iter().position(is_call).unwrap_or(0);

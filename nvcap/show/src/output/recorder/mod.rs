@@ -28,7 +28,7 @@ pub use files::{Files, Rotation};
 use kept::Kept;
 use redacted::Hidden;
 
-/// Once this time has passed since the last flush, the next record is flushed with all that wait in memory.
+/// Time since the last flush after which the next record is flushed with all that wait in memory.
 const HELD: Duration = Duration::from_millis(100);
 
 /// Shortest time between two reads of the kernel's log.
@@ -38,9 +38,9 @@ const LOG_READ: Duration = Duration::from_secs(1);
 pub struct Recorder {
     files: Files,
     writer: Writer,
-    /// The first section has begun.
+    /// True once the first section has begun.
     has_begun: bool,
-    /// Set from outside, before the first record, where submissions are observed instead of trapped.
+    /// True if submissions are observed instead of trapped; set from outside before the first record.
     observes: Option<Arc<AtomicBool>>,
     /// Objects that could not be written, counted when the file's last section was begun.
     unwritten: u64,
@@ -50,7 +50,7 @@ pub struct Recorder {
     /// Ledger of what was written since the trace's beginning: for the end of each file but the last. `None` for a recording in one file.
     so_far: Option<Ledger>,
     redacting: Option<Redacting>,
-    /// Set from outside when the files written so far are to be kept for good.
+    /// True when the files written so far are to be kept for good; set from outside.
     seal: Option<&'static AtomicBool>,
     /// The kernel's log, and when it was last read.
     log: Option<(KernelLines, Instant)>,
@@ -316,7 +316,8 @@ impl Sink for Recorder {
         true
     }
 
-    /// Number of objects that the recording lacks, also of those that are too long for it: a reader of it finds the trace incomplete, and so is it called here.
+    /// Returns the number of objects that the recording lacks, also of those that are too long for it: a reader of it finds the trace incomplete, and
+    /// so the trace is called here.
     fn unshown(&self) -> u64 {
         self.files.unwritten() + self.writer.too_long()
     }

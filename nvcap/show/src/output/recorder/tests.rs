@@ -291,7 +291,7 @@ impl io::Write for Room {
     }
 }
 
-/// Shows a trace and records it on a disk of this size: what was shown, how long the recording is, and the end of the trace.
+/// Shows a trace and records it on a disk of this size. Returns what was shown, the length of the recording, and the end of the trace.
 fn shown_and_recorded(room: usize) -> (String, usize, Finished) {
     let disk = Room {
         room,

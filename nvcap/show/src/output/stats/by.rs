@@ -1,4 +1,4 @@
-//! `--by`: one table, of rows that are each a kernel, a channel, a thread, a phase or a GPU.
+//! The one table of `--by`, each of whose rows is a kernel, a channel, a thread, a phase or a GPU.
 
 use std::collections::HashMap;
 
@@ -268,7 +268,7 @@ fn kernel(l: &nvcap_decode::decode::event::Launch) -> Option<String> {
 }
 
 impl Row {
-    /// Takes an operation. `is_own`: it is the program's, and not a part of what the driver does on its own account.
+    /// Takes an operation. `is_own`: it is the program's own, and not part of what the driver does on its own account.
     fn take(&mut self, op: &Operation, time: Option<&GpuTime>, is_own: bool) {
         if let Some(duration) = time.and_then(told) {
             self.durations.add(duration.ns);

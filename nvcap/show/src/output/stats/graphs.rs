@@ -9,17 +9,17 @@ use nvcap_decode::decode::event::{Graph, InlineContent, Operation};
 /// The most kinds of replay that are kept apart.
 const MOST: usize = 1 << 14;
 
-/// Features that replays counted in one row share: nodes, pushbuffer bytes and doorbells of one replay.
+/// Features that the replays of one row share: nodes, pushbuffer bytes and doorbells of one replay.
 type Alike = (u32, u64, usize);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Replays {
     count: u64,
-    /// Replays among them that wrote their QMDs again.
+    /// Number of replays among them that wrote their QMDs again.
     uploaded: u64,
-    /// Replays among them with conditional nodes: the GPU decides what else runs.
+    /// Number of replays among them with conditional nodes: the GPU decides what else runs.
     conditional: u64,
-    /// Nodes of the first of these replays: kernels of the program, memset kernels, copy kernels.
+    /// Number of nodes of the first of these replays: kernels of the program, memset kernels, copy kernels.
     of: [u32; 3],
 }
 
@@ -64,8 +64,8 @@ impl Graphs {
         (self.current.serial, self.current.bytes) = (serial, bytes);
     }
 
-    /// Counts an operation of the submission with this serial number. A graph's replay comes when its end is known: a later submission
-    /// may be under way by then.
+    /// Counts an operation of the submission with this serial number. A graph's replay is told when its end is known: a later submission may be under
+    /// way by then.
     pub(super) fn operation(&mut self, serial: u64, op: &Operation) {
         let current = serial == self.current.serial;
         match op {

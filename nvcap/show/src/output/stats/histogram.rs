@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 /// Columns of the longest bar.
 const BAR: usize = 40;
 
-/// Numbers of values between one power of two and the next.
+/// Histogram with a bucket from each power of two to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
-    /// Values of 0, of 1, of 2 and 3, of 4 to 7, and so on.
+    /// Numbers of values of 0, of 1, of 2 and 3, of 4 to 7, and so on.
     buckets: [u64; 65],
 }
 
@@ -26,7 +26,7 @@ impl Histogram {
         }
     }
 
-    /// The buckets from the first to the last that have a value: the least value of each, and how many it has.
+    /// Returns the buckets from the first to the last that have a value: the least value of each, and its number of values.
     fn filled(&self) -> Vec<(u64, u64)> {
         let first = self.buckets.iter().position(|n| *n > 0);
         let last = self.buckets.iter().rposition(|n| *n > 0);

@@ -21,14 +21,14 @@ const OTHERS: &str = "(kernels that were not kept apart)";
 /// Number of launches of each kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Kernels {
-    /// By the kernel's mangled name.
+    /// Launches by the kernel's mangled name.
     named: NumberMap<String, Count>,
-    /// By process and the program's address, where the name is not known: with the time of the first such launch, ns; 0 where other code
-    /// was written there since, so that a name that comes later is not theirs.
+    /// Launches by process and the program's address, where the name is not known, each with the time of the first, ns. The time is 0 where other
+    /// code was written there since: a name that comes later is not theirs.
     unnamed: BTreeMap<(u32, u64), (u64, Count)>,
     /// Bytes of the names.
     bytes: usize,
-    /// All kernels that were met after the first [`MOST`].
+    /// Launches of all kernels that came after the first [`MOST`].
     others: Option<Count>,
 }
 
@@ -73,7 +73,7 @@ impl Kernels {
         }
     }
 
-    /// Takes a kernel's name, which was asked for at its first launch and may come later than further ones: those were of it, too.
+    /// Takes a kernel's name. It was asked for at the first launch and may come after further ones, which it is the name of, too.
     pub(crate) fn learn(&mut self, kernel: &Kernel) {
         if !kernel.is_known() {
             return;
@@ -89,7 +89,7 @@ impl Kernels {
         }
     }
 
-    /// Takes in what may be a write of code: names that come later are not those of what was launched before.
+    /// Takes an event that may write code: names that come later are not those of programs that were launched there before.
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         let Some((at, bytes)) = kernels::code_written(event) else {
             return;
@@ -106,7 +106,7 @@ impl Kernels {
         }
     }
 
-    /// The row of a kernel that has none.
+    /// Adds the row of a kernel that has none.
     fn first(&mut self, at: At, kernel: Option<&Kernel>, program: Option<GpuVa>) -> &mut Count {
         let has_room = self.named.len() + self.unnamed.len() < MOST && self.bytes < MOST_BYTES;
         let bytes = &mut self.bytes;
@@ -141,7 +141,7 @@ impl Kernels {
         named.chain(unnamed).chain(others)
     }
 
-    /// Most frequent first.
+    /// Returns the rows, most frequent kernels first.
     fn sorted(&self) -> Vec<(Key<'_>, &Count)> {
         let mut all: Vec<_> = self.rows().collect();
         all.sort_by_key(|(key, count)| (std::cmp::Reverse(count.launches), *key));

@@ -18,8 +18,8 @@ use nvcap_decode::record::ChannelId;
 const MOST_COPIES: usize = 1 << 20;
 /// The most different sizes of one row.
 const MOST_SIZES: usize = 1 << 12;
-/// The most series that are kept apart. Further ones count as moves outside of phases, once there was such a move; before that they are
-/// kept apart, too.
+/// The most series that are kept apart. Any further one is kept apart, too, before the first move outside of phases; after it, it counts with these
+/// moves.
 const MOST_SERIES: usize = 1 << 10;
 
 /// The means by which bytes were moved.
@@ -60,10 +60,10 @@ impl std::fmt::Display for How {
 
 /// Word that rows of memsets have in the place of a copy's direction.
 pub(super) const MEMSET: &str = "memset";
-/// A copy whose direction is not known.
+/// Word for a copy whose direction is not known.
 const COPY: &str = "copy";
 
-/// Key of a row: a series of phases, what was moved ([`MEMSET`] or a copy's direction), and how.
+/// Key of a row: a series of phases, what was moved ([`MEMSET`] or a copy's direction), and the means.
 pub(super) type Row = (Option<Arc<str>>, &'static str, How);
 
 /// The moves of one row.
@@ -73,9 +73,9 @@ pub(super) struct Tally {
     pub bytes: u64,
     /// Number of moves of each size; of a staged copy the size of the whole.
     pub sizes: BTreeMap<u64, u64>,
-    /// Moves among `count` whose size is not known.
+    /// Number of moves among `count` whose size is not known.
     pub unknown: u64,
-    /// Not all sizes are in `sizes`.
+    /// True if not all sizes are in `sizes`.
     pub more_sizes: bool,
     /// The largest piece of the moves that were made in several pieces, bytes.
     pub piece: Option<u64>,
@@ -246,7 +246,8 @@ impl Moves {
         self.rows.entry((series, what, how)).or_default()
     }
 
-    /// The number of the series that the event's phase belongs to. Events of a series come in a row: the newest series is tried first.
+    /// Returns the number of the series that the event's phase belongs to. Events of one series come one after the other, so the newest series is
+    /// tried first.
     fn number(&mut self, c: &Context) -> u32 {
         let name = c.phase.as_deref().map(series_of);
         let known = self.series.iter().rposition(|s| s.as_deref() == name);

@@ -13,7 +13,7 @@ pub(super) type Kind = (&'static str, &'static str);
 /// The words of a kind may be in the program twice, so rows are put together when they are shown.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
-    /// The more frequent, the nearer to the front.
+    /// Kinds with their sums; more frequent ones are nearer to the front.
     rows: Vec<(Kind, Sum)>,
 }
 

@@ -50,7 +50,7 @@ impl Launches {
     }
 }
 
-/// See the module.
+/// Output of `nvcap stats` beyond that of `-s`.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
     table: Option<Table>,
@@ -69,7 +69,7 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    /// With `by`, one table of its rows instead of all the others.
+    /// Begins a profile; with `by`, it is one table of its rows instead of all the others.
     pub(crate) fn new(by: Option<By>) -> Self {
         Self {
             table: by.map(Table::new),

@@ -1,4 +1,4 @@
-//! From which size on bytes are moved in another way, as far as the sizes that were seen tell.
+//! Sizes from which on bytes are moved in another way, as far as the sizes that were seen tell.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub(super) struct Threshold {
     pub from: u64,
     /// The largest piece of the moves `above`, if some were made in pieces; bytes.
     pub piece: Option<u64>,
-    /// `up_to` is the largest move of all that were made in the way `below`, and that move is known to be of the same kind of memory as
-    /// those `above`.
+    /// True if `up_to` is the largest move of all that were made in the way `below`, and that move is known to be of the same kind of memory as those
+    /// `above`.
     pub certain: bool,
 }
 

@@ -6,7 +6,7 @@ use nvcap_decode::decode::event::Context;
 #[derive(Debug, Default)]
 pub(super) struct Alike {
     shown: Option<(Context, Vec<u8>)>,
-    /// The last one that was counted instead of shown, and how many lines there are with it.
+    /// Context of the last line that was counted instead of shown, and the number of lines with it.
     last: Option<(Context, u64)>,
 }
 

@@ -10,7 +10,7 @@ use crate::output::style::{Formatter, Role};
 pub(super) struct AtEnd {
     /// Operations that were left out because they are the driver's own, or nodes of graphs.
     pub(super) left_out: u64,
-    /// Launches of a profiler's stand-in, of which nothing tells the program's own kernel.
+    /// Number of launches of a profiler's stand-in that hide the program's own kernel.
     stand_ins: u64,
 }
 

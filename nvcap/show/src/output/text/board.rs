@@ -13,13 +13,13 @@ use super::{Formatter, Role, Text};
 const ANEW: Duration = Duration::from_millis(500);
 const APPENDED: Duration = Duration::from_secs(1);
 
-/// Rows of the table beside those of kernels.
+/// Number of rows of the table beside those of kernels.
 const BESIDE: usize = 8;
-/// Most kernels of the table.
+/// The most kernels of the table.
 const MOST_KERNELS: usize = 12;
 
 impl Text {
-    /// Takes a line of an operation that was shown: from one that is too fast on there are sums.
+    /// Counts a line of an operation that was shown. Sums are shown from the first line on that comes too fast.
     pub(super) fn shown(&mut self) -> io::Result<()> {
         if self.options.fast == Fast::Lines || !self.sums_up() || self.board.is_shown() {
             return Ok(());
@@ -39,7 +39,7 @@ impl Text {
         self.out.end_object()
     }
 
-    /// Shows the sums anew where their time has come.
+    /// Shows the sums anew if that is due.
     pub(super) fn refresh(&mut self) -> io::Result<()> {
         let form = self.options.fast;
         let every = match form {

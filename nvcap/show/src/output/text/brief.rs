@@ -19,15 +19,15 @@ use super::columns::ChannelName;
 use super::waits::is_wait;
 use crate::output::releases::Releases;
 
-/// Most words of arguments on a short line.
+/// The most words of arguments on a short line.
 const ARGUMENTS: usize = 6;
 
 /// Fewest columns for a kernel's name, however narrow the terminal is.
 const SHORTEST_KERNEL: usize = 24;
 
-/// Tells whether an operation is part of the driver's mechanics: how the driver does what the program asked for. Such are uploads
-/// of QMDs, constants and code, the driver's own launches, barriers, releases, waits for the channel's own releases, and all that
-/// makes a context or loads a module. `entry`: the operation's entry in the submission.
+/// Tells whether an operation is one of the driver's mechanics, by which the driver does what the program asked for. Such are uploads of QMDs,
+/// constants and code, the driver's own launches, barriers, releases, waits for the channel's own releases, and all that makes a context or loads a
+/// module. `entry`: the operation's entry in the submission.
 pub(crate) fn is_mechanics(c: &Context, entry: u32, op: &Operation, releases: &Releases) -> bool {
     match op {
         Operation::Load(_) => false,
@@ -102,8 +102,8 @@ pub(in crate::output) fn brief(
 /// Fewest bytes that are rounded.
 const ROUNDED: u64 = 10 << 10;
 
-/// A number of bytes as a short line has it: exact where it is whole (`56 MiB`) or small (`2608 B`), else to a tenth of its unit (`8.2 MiB`). `-v`
-/// and JSON have it exact.
+/// Returns a number of bytes as a short line has it: exact where it is whole (`56 MiB`) or small (`2608 B`), else to a tenth of its unit (`8.2 MiB`).
+/// `-v` and JSON have it exact.
 fn about(bytes: u64) -> String {
     let exact = size(bytes);
     match bytes >= ROUNDED && exact.ends_with(" B") {
@@ -112,7 +112,7 @@ fn about(bytes: u64) -> String {
     }
 }
 
-/// `4096`, `7x5`, `7x5x3`: dimensions behind the last that is not 1 are left out.
+/// Dimensions without those behind the last that is not 1: `4096`, `7x5`, `7x5x3`.
 struct Dim([u32; 3]);
 
 impl std::fmt::Display for Dim {
@@ -173,7 +173,7 @@ fn node(f: &mut Formatter<'_>, l: &Launch) {
     }
 }
 
-/// Grid, block, and the cluster, shared memory and cooperation that a launch has; a blank before each.
+/// Returns grid, block, and the cluster, shared memory and cooperation that a launch has, with a blank before each.
 fn shape(l: &Launch) -> String {
     let mut text = String::new();
     let mut add = |name: &str, value: Option<String>| {
@@ -196,7 +196,7 @@ fn shape(l: &Launch) -> String {
     text
 }
 
-/// `text`, cut to `room` columns with dots at its end if it is longer.
+/// Cuts `text` to `room` columns; where it is longer, dots are at its end.
 fn shortened(text: &str, room: Option<usize>) -> String {
     match room {
         Some(room) if text.chars().count() > room => {

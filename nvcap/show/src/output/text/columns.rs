@@ -24,7 +24,7 @@ pub enum Clock {
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     clock: Clock,
-    /// All columns; without it, process and GPU are shown only if there are several.
+    /// True for all columns; otherwise process and GPU are shown only if there are several.
     all: bool,
     /// Time of the trace's first record.
     first_ns: Option<u64>,
@@ -71,7 +71,7 @@ impl Columns {
         }
     }
 
-    /// The first record with a time begins the trace, whatever is shown of it.
+    /// Takes a record. The first one with a time begins the trace, even if it is not shown.
     pub(super) fn record(&mut self, record: &Record) {
         if self.first_ns.is_none() {
             self.first_ns = record.at().time();
@@ -149,7 +149,7 @@ impl Columns {
         )
     }
 
-    /// The process and the GPU if there are several, the channel, its engine.
+    /// Writes the process and the GPU, each if there are several, the channel and its engine.
     fn few_of(&self, text: &mut String, c: &Context) -> std::fmt::Result {
         if self.processes.is_more() {
             let mut who = pid_name(c.at.pid);
@@ -205,7 +205,7 @@ impl Columns {
     }
 }
 
-/// `ch11`: a channel by its number in the trace.
+/// A channel by its number in the trace: `ch11`.
 pub(super) struct ChannelName(pub u32);
 
 impl std::fmt::Display for ChannelName {

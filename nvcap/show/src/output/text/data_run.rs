@@ -13,7 +13,7 @@ pub(super) struct DataRun {
 impl DataRun {
     /// Tells whether a method write continues the run.
     pub(super) fn takes(&self, c: &Context, m: &MethodWrite) -> bool {
-        /// A run is kept in memory until it ends, so a run of one MiB becomes a line and a new one begins.
+        /// The most bytes of a run, which is kept in memory until it ends: at one MiB it becomes a line, and a new one begins.
         const MOST: usize = 1 << 20;
         self.data.len() < MOST
             && self.serial == c.serial

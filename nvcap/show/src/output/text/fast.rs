@@ -23,7 +23,7 @@ pub enum Fast {
 pub(super) struct Board {
     pub(super) began: Instant,
     pub(super) pace: Pace,
-    /// Sums are shown, since a line was too fast; the time of the last ones.
+    /// Time of the last sums; none while lines are shown, before one was too fast.
     pub(super) since: Option<Instant>,
     /// Time of the last operation that was no line.
     pub(super) at: Option<At>,

@@ -1,4 +1,4 @@
-//! The column with the GPU's time: how long it worked on what a line shows.
+//! The column with the time for which the GPU worked on what a line shows.
 
 use std::borrow::Cow;
 

@@ -1,11 +1,11 @@
-//! Entries that were in the ring of a running process before its first doorbell was seen: they are counted in one line.
+//! Entries that were in the ring of a running process before its first doorbell was seen, which are counted in one line.
 
 use std::collections::HashSet;
 
 use nvcap_decode::decode::event::Context;
 use nvcap_decode::record::{ChannelId, How, Origin, Record};
 
-/// Entries that one doorbell may be rung for. A first submission with more of them has earlier ones.
+/// The most entries that one doorbell is taken to be rung for. A first submission with more of them has earlier ones.
 const FEW: usize = 8;
 /// The most channels without a submission that are remembered.
 const MOST: usize = 1 << 16;

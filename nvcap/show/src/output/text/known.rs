@@ -7,7 +7,7 @@ use nvcap_decode::record::{ChannelId, Record};
 
 use crate::output::plural::plural_of;
 
-/// See the module.
+/// The channels that are known when the first line is shown, and their GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// The GPU of each channel, where it is known.

@@ -1,21 +1,21 @@
-//! The pace of lines: whether they come too fast to be read.
+//! Pace of lines, which tells whether they come too fast to be read.
 
 use std::time::Duration;
 
 /// Length of the time in which lines are counted.
 const SPAN: Duration = Duration::from_secs(1);
-/// Lines in each of two spans in a row that nobody reads any more.
+/// Number of lines in each of two spans in a row that is too many to be read.
 const STEADY: u64 = 200;
-/// Lines in one span that nobody reads any more.
+/// Number of lines in one span that is too many to be read.
 const BURST: u64 = 1000;
 
 /// Counts lines in spans of a second.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// Begin of the span; times are since any one moment.
+    /// Begin of the span, as a time since some fixed moment.
     begin: Duration,
     lines: u64,
-    /// Lines of the span before.
+    /// Number of lines of the span before.
     before: u64,
 }
 
@@ -37,7 +37,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// The number of the line, from one on, that is too fast; `lines`: their times in ms.
+    /// Returns the number of the line, from one on, that is too fast; `lines` are the times of lines, ms.
     fn first(lines: impl Iterator<Item = u64>) -> Option<usize> {
         let mut pace = Pace::default();
         let mut lines = lines;

@@ -39,7 +39,7 @@ impl Repeats {
         alike
     }
 
-    /// Ends the row: the last fill that was counted, and how many were; `None` if none was.
+    /// Ends the row. Returns the last fill that was counted, and the number of those; `None` if none was.
     pub(super) fn end(&mut self) -> Option<(Context, Operation, u64)> {
         let more = std::mem::take(&mut self.more);
         let (context, copy) = self.shown.take()?;

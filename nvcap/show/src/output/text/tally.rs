@@ -33,7 +33,7 @@ pub(super) struct Tally {
 struct Count {
     all: u64,
     marked: u64,
-    /// Mark of launches of which some have a kernel that is not certain.
+    /// True if some of the launches have a kernel that is not certain.
     is_uncertain: bool,
 }
 
@@ -53,7 +53,7 @@ impl Count {
         if self.is_uncertain { UNCERTAIN } else { "" }
     }
 
-    /// Number that came since it was shown, by the second.
+    /// Returns the number a second since it was shown, `passed` before.
     fn rate(self, passed: Duration) -> f64 {
         (self.all - self.marked) as f64 / passed.as_secs_f64().max(1e-3)
     }
@@ -148,7 +148,7 @@ impl Tally {
         kernels
     }
 
-    /// The sums are shown: rates are counted from here on.
+    /// Marks the sums as shown: rates are counted from here on.
     pub(super) fn mark(&mut self) {
         let kernels = self.kernels.values_mut();
         let copies = self.copies.values_mut().flat_map(|(n, bytes)| [n, bytes]);
@@ -158,8 +158,8 @@ impl Tally {
         }
     }
 
-    /// A table of the sums, with what came by the second since they were shown, `passed` before. `time`: that of the last line, as the column has
-    /// it; `most`: kernels that have a row.
+    /// Returns a table of the sums, with rates since they were last shown, `passed` before. `time` is that of the last line, as the column has it;
+    /// `most` is the number of kernels that have a row.
     pub(super) fn table(&self, time: &str, passed: Duration, most: usize) -> Vec<String> {
         let row = |count: Count, what: &str| {
             format!("{:>9.0} {:>11}  {what}", count.rate(passed), count.all)
@@ -196,7 +196,7 @@ impl Tally {
         rows
     }
 
-    /// The same in one line: rates, and what is launched most.
+    /// Returns the sums in one line: rates, and the kernels that are launched most.
     pub(super) fn in_a_line(&self, passed: Duration) -> String {
         let mut parts = Vec::new();
         let mut add = |count: Count, what: &str| {
@@ -239,7 +239,7 @@ fn word_of(copy: &Copy) -> &'static str {
     }
 }
 
-/// The word of an inline write; none of one that is not the program's.
+/// Returns the word for an inline write; none for one that is not the program's.
 fn word_of_inline(i: &Inline) -> Option<&'static str> {
     match (i.content, i.fill) {
         (Some(InlineContent::Data), Some(_)) => Some("fill"),

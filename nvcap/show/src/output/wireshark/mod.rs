@@ -21,7 +21,7 @@ use nvcap_recording::recording::decoded::Decoded;
 
 use describe::Describer;
 
-/// See the module.
+/// Writer of a recording with nvcap's words about its records, for programs that have no decoder.
 pub struct Packets {
     recorder: Recorder,
     describer: Describer,
@@ -51,7 +51,7 @@ enum State {
 }
 
 impl Packets {
-    /// Writes by way of `recorder`. `driver` is the driver's release, where known. `is_read` is asked when there is nothing to
+    /// Makes a sink that writes by way of `recorder`. `driver` is the driver's release, where known. `is_read` is asked when there is nothing to
     /// write: without a reader the trace ends.
     pub fn new(
         recorder: Recorder,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 
-/// Takes `room` bytes, then refuses with `kind`.
+/// Writer that takes `room` bytes, then refuses with `kind`.
 struct Small {
     taken: Arc<Mutex<Vec<u8>>>,
     room: Arc<Mutex<usize>>,

@@ -1,4 +1,4 @@
-//! The form of one ring entry: whether it can be a part of what libcuda writes when it makes a context or loads a module.
+//! The form of one ring entry, which tells whether it can be part of what libcuda writes when it makes a context or loads a module.
 //!
 //! Seen of driver 580.159.04 on an H100 (docs/decoding.md, "Module loads"): each inline write is an entry of its own with a
 //! semaphore release behind it, and so is each invalidation of caches.
@@ -17,10 +17,10 @@ const CONSTANT: u32 = 0x1000;
 /// The most bytes of a write that are read as addresses.
 const MOST_TABLE: usize = 64 << 10;
 
-/// Memory within which a module's constants lie beside its variables.
+/// Size of the memory in which a module's constants lie beside its variables.
 const CHUNK: u64 = 2 << 20;
 
-/// The memory that an address lies in.
+/// Returns the address of the memory, by [`CHUNK`], that an address lies in.
 pub(super) const fn chunk(address: u64) -> u64 {
     address & !(CHUNK - 1)
 }
@@ -30,10 +30,10 @@ pub(super) const fn chunk(address: u64) -> u64 {
 pub(super) struct Write {
     pub dst: u64,
     pub bytes: u64,
-    /// The words that can be addresses, where all of it has such.
+    /// Words that can be addresses, if all of the write has such.
     pub table: Vec<u64>,
     pub is_code: bool,
-    /// A macro repeats a word.
+    /// True if a macro repeats a word.
     pub is_fill: bool,
 }
 
@@ -46,23 +46,23 @@ pub(super) struct Form {
     /// Semaphores that it waits for, and those that it releases.
     pub waits: Vec<(u64, u32)>,
     pub releases: Vec<(u64, u32)>,
-    /// It invalidates caches of instructions, of constants.
+    /// True if the entry invalidates caches of instructions, of constants.
     pub instruction: bool,
     pub constant: bool,
-    /// It does something else: launches, binds, whatever.
+    /// True if the entry does something else: launches, binds, whatever.
     pub other: bool,
 }
 
 impl Form {
-    /// It invalidates caches behind code or constants that were written. An entry that writes something itself, as the upload of a
-    /// graph does, closes a load only by the driver's table.
+    /// Tells whether the entry closes a load: it invalidates caches behind code or constants that were written. An entry that writes something
+    /// itself, as the upload of a graph does, closes a load only by the driver's table.
     pub(super) fn closes(&self) -> bool {
         !self.other
             && (self.instruction || self.constant)
             && (self.writes.is_empty() || self.is_table())
     }
 
-    /// It writes the table of a context: a header of 24 B, and 32 B behind its begin what it points to.
+    /// Tells whether the entry writes the table of a context: a header of 24 B, and 32 B behind its begin what it points to.
     pub(super) fn is_table(&self) -> bool {
         match &*self.writes {
             [header, entries] => header.bytes == 24 && entries.dst == header.dst.wrapping_add(32),
@@ -70,12 +70,12 @@ impl Form {
         }
     }
 
-    /// Semaphores alone.
+    /// Tells whether the entry has nothing but semaphores.
     pub(super) fn is_idle(&self) -> bool {
         !self.other && self.writes.is_empty() && self.copy.is_none() && !self.closes()
     }
 
-    /// Memory, by [`CHUNK`], to which it writes code.
+    /// Returns the memory, by [`CHUNK`], to which it writes code.
     pub(super) fn code(&self) -> impl Iterator<Item = u64> {
         let code = self.writes.iter().filter(|w| w.is_code);
         code.map(|w| chunk(w.dst))
@@ -206,7 +206,7 @@ impl Form {
         true
     }
 
-    /// Data of the write that was begun last.
+    /// Takes data of the write that was begun last.
     fn data(&mut self, data: &[u8]) {
         let Some(write) = self.writes.last_mut() else {
             self.other = true;

@@ -11,9 +11,9 @@ use nvcap_decode::record::Record;
 #[derive(Debug)]
 pub(in crate::pipeline) struct Taken {
     pub record: Record,
-    /// Parts that the entries of a submission are.
+    /// Parts that the entries of the submission are.
     pub parts: Parts,
-    /// A load that ended with it.
+    /// Load that ended with the record.
     pub load: Option<Load>,
 }
 
@@ -25,7 +25,7 @@ pub(in crate::pipeline) type Parts = Option<Arc<[Option<PartOf>]>>;
 pub(super) struct Waiting {
     pub(super) record: Record,
     pub(super) parts: Vec<Option<PartOf>>,
-    /// Entries that no decision was made on.
+    /// Number of entries that no decision was made on.
     pub(super) undecided: u32,
     pub(super) load: Option<Load>,
 }
@@ -71,7 +71,7 @@ impl<'a> Decide<'a> {
         self.of(record)?.record.at().time()
     }
 
-    /// The entry waits.
+    /// Makes a record wait for the decision on one more of its entries.
     pub(super) fn hold(&mut self, record: u64) {
         if let Some(w) = self.of(record) {
             w.undecided += 1;
@@ -87,7 +87,7 @@ impl<'a> Decide<'a> {
         }
     }
 
-    /// Decides which part an entry is; `None`: it is the program's.
+    /// Decides which part an entry is; `None` for the program's.
     pub(super) fn settle(&mut self, record: u64, entry: u32, part: Option<PartOf>) {
         if let Some(w) = self.of(record) {
             w.undecided = w.undecided.saturating_sub(1);
@@ -97,7 +97,7 @@ impl<'a> Decide<'a> {
         }
     }
 
-    /// The load ended with this record.
+    /// Notes that the load ended with this record.
     pub(super) fn ended(&mut self, record: u64, load: Load) {
         if let Some(w) = self.of(record) {
             w.load = Some(load);

@@ -6,7 +6,7 @@ use super::form::{Form, chunk};
 use super::held::{Decide, Item};
 use nvcap_decode::decode::event::{Load, PartOf};
 
-/// A load of which nothing was seen.
+/// Makes a load of which nothing was seen.
 pub(super) const fn load(part_of: PartOf) -> Load {
     Load {
         part_of,
@@ -18,7 +18,7 @@ pub(super) const fn load(part_of: PartOf) -> Load {
     }
 }
 
-/// Adds an entry; `is_code`: what a copy engine copies for it is code.
+/// Adds an entry to a load; `is_code`: what a copy engine copies for it is code.
 pub(super) fn count(load: &mut Load, form: &Form, is_code: bool) {
     load.entries += 1;
     let mut add = |code: bool, bytes: u64| {
@@ -37,7 +37,7 @@ pub(super) fn count(load: &mut Load, form: &Form, is_code: bool) {
     }
 }
 
-/// The entries that belong to a load that is closed.
+/// Entries that belong to a load that is closed.
 pub(super) struct Members<'a> {
     pub(super) load: Load,
     closing: &'a Form,
@@ -49,7 +49,7 @@ pub(super) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// None yet of the load `so_far` goes on with, which `closing` closes.
+    /// Begins with no member of the load that `closing` closes, which goes on with `so_far`.
     pub(super) fn new(so_far: Option<Load>, closing: &'a Form, code: &'a BTreeSet<u64>) -> Self {
         Self {
             load: so_far.unwrap_or(load(PartOf::Module)),
@@ -60,19 +60,19 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// A table of the variables' addresses.
+    /// Takes the table of the variables' addresses.
     pub(super) fn list(&mut self, form: &Form) {
         self.listed
             .extend(form.writes.iter().flat_map(|w| w.table.iter().copied()));
     }
 
-    /// The entry belongs to it.
+    /// Takes an entry that belongs to the load.
     pub(super) fn take(&mut self, item: &Item, decide: &mut Decide<'_>) {
         count(&mut self.load, &item.form, self.closing.instruction);
         decide.settle(item.record, item.entry, Some(PartOf::Module));
     }
 
-    /// Sorts out the entries of its channel.
+    /// Divides the entries of the load's channel into those of the load and the program's.
     pub(super) fn writes(&mut self, items: Vec<Item>, decide: &mut Decide<'_>) {
         let mut is_member = vec![false; items.len()];
         for (item, is_member) in items.iter().zip(&mut is_member).rev() {
@@ -98,7 +98,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Takes what belongs to it from the entries of another channel; returns the others.
+    /// Takes the entries of another channel that belong to the load, and returns the others.
     pub(super) fn copies(
         &mut self,
         items: VecDeque<Item>,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// It names its kernels as NCCL does, and calls collectives of its own: what is said of the job stays.
+/// A stranger names its kernels as NCCL does, and calls collectives of its own: what is said of the job stays.
 #[test]
 fn a_stranger_is_none_of_the_job() {
     let sums = |strangers: usize| {
@@ -30,7 +30,7 @@ fn a_stranger_is_none_of_the_job() {
     assert_eq!(sums(1), sums(0));
 }
 
-/// One of another user calls in the job's steps, and longest of all: no communicator has both, and the verdict is the job's.
+/// A process of another user calls in the job's steps, and longest of all: no communicator has both, and the verdict is the job's.
 #[test]
 fn another_user_is_in_no_communicator_of_the_job() {
     let analysis = |uids: [Option<u32>; 3]| {

@@ -109,7 +109,7 @@ impl Target {
         Target::start_as(&mut want.command(), want)
     }
 
-    /// The same with a command that executes softgpu in the end.
+    /// Starts it by a command that executes softgpu in the end.
     pub fn start_as(command: &mut Command, want: &Want) -> Result<Target> {
         let mut child = command
             .stdin(Stdio::null())

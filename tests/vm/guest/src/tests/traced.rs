@@ -43,7 +43,7 @@ fn whole_report(trace: &Path, want: &Want) -> Result<Report> {
     Ok(report)
 }
 
-/// The same for a trace that began after the first submission of each channel.
+/// Returns the report on a trace that began after the first submission of each channel.
 fn later_report(trace: &Path, want: &Want) -> Result<Report> {
     let report = verify(trace, &Expected::part(want.plan(0), Extent::From(1)))?;
     report.expect_complete()?;
@@ -133,7 +133,7 @@ pub fn reload(job: &Job) -> Result<Outcome> {
     reloaded(job, true)
 }
 
-/// The same, but the second process does not wait for nvcap: it is seen whole, or nvcap reports that it was blind.
+/// A second process that does not wait for nvcap is seen whole, or nvcap reports that it was blind.
 pub fn reload_at_once(job: &Job) -> Result<Outcome> {
     reloaded(job, false)
 }

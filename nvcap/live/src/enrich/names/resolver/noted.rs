@@ -9,7 +9,7 @@ use crate::enrich::names::scan::MOST_NEAR;
 /// The most places of one program that are looked at.
 const MOST_PLACES: usize = 1 << 10;
 
-/// See the module.
+/// Words near programs' addresses that a search of memory has seen, with their places.
 #[derive(Default)]
 pub(super) struct Noted(BTreeSet<(u64, u64)>);
 

@@ -34,7 +34,7 @@ impl Learning {
     }
 }
 
-/// See the module. The oldest record is first.
+/// Records that were copied out of the ring buffer and wait to be acted on. The oldest record is first.
 #[derive(Debug, Default)]
 pub(super) struct CopiedOut {
     records: VecDeque<Box<[u8]>>,

@@ -14,7 +14,7 @@ pub(super) use nvcap_process::{
 /// Bytes of the segment's end that are compared.
 const TAIL: usize = 64;
 
-/// See the module.
+/// The newest entry that a look from outside has read of a ring, by which the next look tells whether anything was missed in between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Newest {
     /// Position behind the entry.

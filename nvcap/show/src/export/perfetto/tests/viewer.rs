@@ -26,7 +26,7 @@ struct Viewer {
 }
 
 impl Viewer {
-    /// None, and said, where there is no viewer or no browser.
+    /// Opens a trace in the viewer; none, and said, where there is no viewer or no browser.
     fn open(test: &str, trace: &[u8]) -> Option<Self> {
         let python = python().filter(|python| {
             let mut asked = Command::new(python);
@@ -87,7 +87,7 @@ impl Viewer {
             .unwrap_or_else(|| panic!("{sql}: {rows:?}"))
     }
 
-    /// Nothing of docs/perfetto.md's checks is wrong.
+    /// Checks that nothing of docs/perfetto.md's checks is wrong.
     fn checks(&mut self) {
         for sql in statements("Checks") {
             let wrong = self.rows(&sql);
@@ -311,7 +311,7 @@ impl Breaks<'_> {
     }
 }
 
-/// A packet with a clock of its own: `timestamp_clock_id`, which nvcap's packets do not have.
+/// A packet with `timestamp_clock_id`, a clock of its own, which nvcap's packets do not have.
 #[derive(Clone, PartialEq, prost::Message)]
 struct OfAClock {
     #[prost(uint64, optional, tag = "8")]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::output::gpu_time::Durations;
 use nvcap_decode::decode::event::Launch;
 
-/// A node, or a launch outside of graphs: those of one key are taken to do the same.
+/// Key of a node, or of a launch outside of graphs: all with one key are taken to do the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
     pub(super) program: Option<u64>,
@@ -42,15 +42,15 @@ pub(super) struct OneGraph {
     pub(super) pid: u32,
     /// Its nodes in the order in which they start each other.
     pub(super) nodes: Arc<[Key]>,
-    /// Nodes, with those that are not told apart.
+    /// Number of nodes, with those that are not told apart.
     pub(super) count: u32,
-    /// Part of them whose QMD was not seen.
+    /// Number of nodes whose QMD was not seen.
     pub(super) unresolved: u32,
-    /// It has conditional nodes: how often they run is not known.
+    /// True if the graph has conditional nodes: how often they run is not known.
     pub(super) conditional: bool,
     pub(super) replays: u64,
     pub(super) durations: Durations,
-    /// The time of its nodes, where anything tells it; from the end on.
+    /// Division of a replay's time among its nodes, where anything tells it; set at the end of the trace.
     pub(super) split: Option<Split>,
 }
 
@@ -89,20 +89,20 @@ pub(super) struct NodeTime {
     pub(super) key: Key,
     /// Number of nodes in the graph.
     pub(super) nodes: u64,
-    /// Time of one node, ns, and by how much it may be wrong.
+    /// Time of one node, ns, and the most by which it may be wrong.
     pub(super) ns: f64,
     pub(super) error_ns: f64,
     pub(super) by: TimeBy,
-    /// Samples in all of them together, or launches.
+    /// Number of samples in all of them together, or of launches.
     pub(super) count: u64,
 }
 
 /// Division of a graph's time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Split {
-    /// Those that take the most first.
+    /// Nodes, those that take the most time first.
     pub(super) nodes: Vec<NodeTime>,
-    /// Nodes of which nothing tells the time.
+    /// Number of nodes whose time nothing tells.
     pub(super) untold: u64,
 }
 

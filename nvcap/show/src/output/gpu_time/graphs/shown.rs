@@ -12,7 +12,7 @@ use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Plain, Role};
 use crate::output::units::Nanoseconds;
 
-/// Graphs that text has, and the rows of each.
+/// The most graphs in text, and the most rows of each.
 const SHOWN: usize = 8;
 const ROWS: usize = 12;
 
@@ -21,7 +21,7 @@ fn ns(ns: f64) -> Nanoseconds {
 }
 
 impl OneGraph {
-    /// Returns the time of all its replays, ns: those that are not timed are taken to be as long as the others.
+    /// Returns the time of all its replays, ns. Replays that are not timed are taken to be as long as the others.
     fn total_ns(&self) -> u64 {
         self.durations.mean_ns().saturating_mul(self.replays)
     }
@@ -55,7 +55,7 @@ impl OneGraph {
     }
 }
 
-/// Words on where the times of nodes are from.
+/// Returns words on the source of the nodes' times.
 fn said(split: &Split, whole_ns: u64) -> String {
     let by: Vec<TimeBy> = split.nodes.iter().map(|n| n.by).collect();
     if by.contains(&TimeBy::Samples) {

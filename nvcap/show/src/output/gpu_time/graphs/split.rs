@@ -10,16 +10,16 @@ use super::kinds::{Alone, Key, NodeTime, OneGraph, Split, TimeBy};
 use crate::output::gpu_time::Durations;
 use crate::samples::{Gathered, kernel_at};
 
-/// Time of a node in which no SM works, ns, and the most that it may be. On an H200 a server's short kernels lacked 0.6 us each beside
-/// CUPTI's times.
+/// Time of a node in which no SM works, ns, and the most that it may be. On an H200 the times of a server's short kernels were 0.6 us below CUPTI's
+/// each.
 const GAP_NS: f64 = 600.0;
 const MOST_GAP_NS: f64 = 2.0 * GAP_NS;
 
-/// Standard deviations that an interval of 95 % has on each side, and the samples that something may have of which none was seen.
+/// Half of a 95 % interval in standard deviations; and the samples that something may have had of which none was seen.
 const DEVIATIONS: f64 = 1.96;
 const NONE_SEEN: f64 = 3.0;
 
-/// The most of a replay's time that is taken for such gaps.
+/// The largest part of a replay's time that is taken for such gaps.
 const MOST_GAPS: f64 = 0.5;
 
 /// A kernel by name, grid and shared memory.
@@ -36,12 +36,12 @@ struct Known {
     count: u64,
     ns: f64,
     error_ns: f64,
-    /// Launches have it, not samples.
+    /// True if launches tell the time, not samples.
     measured: bool,
 }
 
 impl Known {
-    /// The mean of durations, and half of the interval in which the mean lies with 95 %, as far as their extremes tell it.
+    /// Makes a time of the mean of durations, with half of the interval in which the mean lies with 95 %, as far as the extremes tell it.
     fn of(durations: &Durations) -> Self {
         let count = durations.count.max(1) as f64;
         let spread = durations.most_ns.saturating_sub(durations.least_ns) as f64;
@@ -92,7 +92,7 @@ impl Evidence {
     }
 }
 
-/// Samples of a process by program, and what its SMs are.
+/// Samples of a process by program, with the number of its SMs.
 #[derive(Debug, Default)]
 struct OfProcess {
     programs: HashMap<u64, u64>,
@@ -115,7 +115,7 @@ fn sampled(samples: &Gathered) -> HashMap<u32, OfProcess> {
     all
 }
 
-/// The blocks that ran of each program in all of the trace.
+/// Returns the number of blocks of each program that ran in all of the trace.
 fn blocks(graphs: &[OneGraph], alone: &HashMap<(u32, Key), Alone>) -> HashMap<(u32, u64), f64> {
     let mut all: HashMap<(u32, u64), f64> = HashMap::new();
     let mut add = |pid, key: &Key, times: u64| {
@@ -151,7 +151,7 @@ pub(super) fn all<'a>(
     graphs.iter().map(split).collect()
 }
 
-/// The nodes of a graph that are alike, with their number.
+/// Returns the nodes of a graph that are alike, with their number.
 fn alike(graph: &OneGraph) -> BTreeMap<Key, u64> {
     let mut all = BTreeMap::new();
     for key in graph.nodes.iter() {
@@ -166,29 +166,29 @@ fn sorted(mut nodes: Vec<NodeTime>, untold: u64) -> Option<Split> {
     (!nodes.is_empty()).then_some(Split { nodes, untold })
 }
 
-/// Nodes that are alike, and what samples say of them.
+/// Nodes that are alike, and the samples that tell their time.
 struct Weight {
     key: Key,
     nodes: u64,
-    /// Share that a sample has of the elapsed time of one node.
+    /// Part of the elapsed time of one node that a sample stands for.
     unit: f64,
-    /// Samples of its program.
+    /// Number of samples of its program.
     samples: u64,
 }
 
 impl Weight {
-    /// The elapsed time of all these nodes, in the unit of all weights.
+    /// Returns the elapsed time of all these nodes, in the unit of all weights.
     fn all(&self) -> f64 {
         self.unit * self.samples as f64 * self.nodes as f64
     }
 
-    /// Its variance: the number of samples is one of chance (Poisson).
+    /// Returns the variance of that time: the number of samples is one of chance (Poisson).
     fn variance(&self) -> f64 {
         (self.unit * self.nodes as f64).powi(2) * self.samples as f64
     }
 }
 
-/// Divides the mean time of a replay by samples. Only where all nodes are known: samples of others would be missing.
+/// Divides the mean time of a replay by samples. All nodes must be known: samples of the others would be missing.
 fn by_samples(
     graph: &OneGraph,
     own: &OfProcess,

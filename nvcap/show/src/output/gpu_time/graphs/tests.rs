@@ -108,7 +108,7 @@ fn end(replay: u64, submissions: &[u64], nodes: u32, unresolved: u32) -> Operati
     }))
 }
 
-/// Replays a graph of these nodes, for so long each.
+/// Replays a graph of these nodes, once for each of `times`.
 fn replays(graphs: &mut Graphs, times: &[u64], nodes: &[(Option<u64>, u32)]) {
     let unresolved = nodes.iter().filter(|n| n.0.is_none()).count() as u32;
     for (i, ns) in times.iter().enumerate() {
@@ -233,7 +233,7 @@ fn few_samples_have_wide_intervals() {
     }
 }
 
-/// A node without a sample has none of the time but the gap, and may have had three samples.
+/// A node without a sample has no time but the gap, and may have had three samples.
 #[test]
 fn a_node_that_no_sample_saw_is_not_zero() {
     let mut graphs = Graphs::default();
