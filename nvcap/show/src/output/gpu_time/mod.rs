@@ -17,6 +17,7 @@ use nvcap_decode::record::{ChannelId, Record};
 mod coverage;
 mod durations;
 mod graphs;
+mod hidden;
 mod intervals;
 pub mod kernel_times;
 mod objects;
@@ -36,6 +37,7 @@ use coverage::Coverage;
 pub(in crate::output) use durations::Durations;
 pub use graphs::Evidence;
 use graphs::Graphs;
+use hidden::Hidden;
 use intervals::{Intervals, Stretch};
 use open::End;
 use preempted::Preemptions;
@@ -138,6 +140,8 @@ pub(crate) struct Account {
     /// The work of each channel in its order, with the part that is not timed.
     order: HashMap<ChannelId, Channel>,
     runs: Vec<Run>,
+    /// Works whose begins were not seen.
+    hidden: Hidden,
     unfinished: Unfinished,
     /// Sentences on work that was submitted before the trace and has not ended, where nothing was submitted in it.
     earlier: Vec<String>,
@@ -224,7 +228,19 @@ impl Account {
         if channel.engine == Engine::Unknown {
             channel.engine = c.engine;
         }
-        let Some(start) = time.start else { return };
+        while let Some((id, stretch)) = self.hidden.held_for_long(c.at.time().unwrap_or(0)) {
+            self.stretch(id, stretch);
+        }
+        let Some(start) = time.start else {
+            if time.works > 0 {
+                let stretch = self.hidden.hide(c, time, self.origin);
+                self.stretch(c.channel, stretch);
+            }
+            return;
+        };
+        let before = self.hidden.reveal(c.channel, start);
+        self.stretch(c.channel, before);
+        let channel = self.channels.entry(c.channel).or_default();
         if let Some((least, most)) = time.queued {
             channel.queued.add(least.midpoint(most));
             channel.queued_least.add(least);
@@ -251,6 +267,10 @@ impl Account {
             (None, None) if time.works > 0 => End::Unknown,
             (None, None) => return,
         };
+        if let End::At(end) = end {
+            let ns = end.saturating_sub(start.gpu_ns);
+            self.hidden.ended(c.channel, ns);
+        }
         let before = |ns: u64| start.gpu_ns.saturating_sub(ns);
         let waited = time.wait.zip(time.ready_gpu_ns);
         let stretch = Stretch {
@@ -265,13 +285,21 @@ impl Account {
             channel: c.channel,
             is_copy: matches!(c.engine, Engine::Copy(_)),
         };
+        self.stretch(c.channel, Some(stretch));
+    }
+
+    /// Adds a stretch of a channel's work to the sums.
+    fn stretch(&mut self, id: ChannelId, stretch: Option<Stretch>) {
+        let (Some(stretch), Some(channel)) = (stretch, self.channels.get_mut(&id)) else {
+            return;
+        };
         let coverage = &self.coverage;
         channel.work.add(stretch, coverage);
-        let whose = match c.gpu {
+        let whose = match channel.gpu {
             Some(gpu) => Whose::Gpu(gpu),
-            None => Whose::Process(c.at.pid),
+            None => Whose::Process(channel.pid),
         };
-        let engine = super::names::EngineName(c.engine).to_string();
+        let engine = super::names::EngineName(channel.engine).to_string();
         self.engines
             .entry((whose, engine))
             .or_default()
@@ -282,7 +310,7 @@ impl Account {
             let kernels = self.kernels.entry(whose).or_default();
             kernels.add(stretch, coverage);
         }
-        let of_process = self.processes.entry(c.at.pid).or_default();
+        let of_process = self.processes.entry(channel.pid).or_default();
         of_process.add(stretch, coverage);
     }
 

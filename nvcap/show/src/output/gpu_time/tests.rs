@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use nvcap_decode::decode::event::{
-    Copy, CopyEngine, CopyMode, Direction, DurationBy, GpuDuration, Graph, PartOf,
+    Copy, CopyEngine, CopyMode, Direction, DurationBy, GpuDuration, GpuMoment, Graph, PartOf,
 };
 use nvcap_decode::record::{At, How, Stamps};
 use nvcap_decode::wire::GpuVa;
@@ -157,4 +157,126 @@ fn the_driver_s_copies_have_a_row_of_their_own() {
         .map(|(_, row)| (row.text.as_str(), row.count))
         .collect();
     assert_eq!(rows, [("the driver, for a module", 2), ("copy h2d", 1)]);
+}
+
+/// Between two copies that are timed lie some whose stamps were written over: whether the engine worked in that time is not known.
+#[test]
+fn works_without_a_begin_are_no_time_without_work() {
+    let moment = |host_ns: u64| GpuMoment {
+        host_ns,
+        host_error_ns: 0,
+        gpu_ns: host_ns - 1_000_000,
+        gpu_error_ns: 0,
+    };
+    let duration = |ns| GpuDuration {
+        ns,
+        error_ns: 0,
+        by: DurationBy::Release,
+    };
+    let timed = |start: u64, ns: u64| GpuTime {
+        start: Some(moment(start)),
+        duration: Some(duration(ns)),
+        works: 1,
+        ..GpuTime::default()
+    };
+    let hidden = GpuTime {
+        works: 1,
+        ..GpuTime::default()
+    };
+    let ended = |at: u64| GpuTime {
+        ended: Some(moment(at)),
+        ..hidden
+    };
+    let second = 1_000_000_000;
+    // All of the first five are in the ring before the first of them begins.
+    let early = |n: u64| 2 * second + n;
+    let works = [
+        (early(0), timed(2 * second + 100_000, 500_000)),
+        (early(1), hidden),
+        (early(2), hidden),
+        // From the end of the first to the begin of this one nothing is known: 2.4 ms.
+        (early(3), timed(2 * second + 3_000_000, 1_000_000)),
+        (early(4), hidden),
+        // This one's end is known: up to it another 1 ms.
+        (early(5), ended(2 * second + 5_000_000)),
+        // Nothing is there for 5 ms; then comes what began at some time of the 2 ms until the next one.
+        (2 * second + 10_010_000, hidden),
+        (
+            2 * second + 10_020_000,
+            timed(2 * second + 12_000_000, 1_000_000),
+        ),
+    ];
+    let mut account = Account {
+        origin: Some(second),
+        ..Account::default()
+    };
+    for (serial, (at, time)) in (0..).zip(works) {
+        let c = Context {
+            at: At::of_process(at, 7),
+            engine: Engine::Copy(Some(0)),
+            gpu_time: Some(Arc::from([time])),
+            ..context(serial, 0)
+        };
+        account.submission(&c);
+    }
+    account.finish();
+    let of = |work: &Intervals| (work.busy_ns, work.idle.ns, work.unknown_ns);
+    let channel = &account.channels[&ChannelId(0)].work;
+    assert_eq!(of(channel), (2_500_000, 5_000_000, 5_400_000));
+    // Of the idle time it is known that nothing was there.
+    assert_eq!(channel.idle.empty_ns, (5_000_000, 5_000_000));
+    assert_eq!(of(&account.gpus[&Whose::Gpu(0)]), of(channel));
+    let gaps: Vec<u64> = channel.gaps.iter().map(|gap| gap.idle.ns).collect();
+    assert_eq!(gaps, [5_000_000]);
+}
+
+/// Works of which nothing tells for long when they had ended are not waited for: what other channels do is summed up meanwhile.
+#[test]
+fn works_without_a_begin_nor_an_end_are_open() {
+    let second = 1_000_000_000;
+    let moment = |host_ns: u64| GpuMoment {
+        host_ns,
+        host_error_ns: 0,
+        gpu_ns: host_ns,
+        gpu_error_ns: 0,
+    };
+    let timed = |start: u64| GpuTime {
+        start: Some(moment(start)),
+        duration: Some(GpuDuration {
+            ns: second / 10,
+            error_ns: 0,
+            by: DurationBy::Release,
+        }),
+        works: 1,
+        ..GpuTime::default()
+    };
+    let hidden = GpuTime {
+        works: 1,
+        ..GpuTime::default()
+    };
+    let mut account = Account {
+        origin: Some(second),
+        ..Account::default()
+    };
+    let mut works = vec![(0, second, timed(second)), (0, 2 * second, hidden)];
+    works.extend((0..40).map(|n| (1, (4 + n) * second, timed((4 + n) * second))));
+    for (serial, (channel, at, time)) in (0..).zip(works) {
+        let c = Context {
+            at: At::of_process(at, 7),
+            channel: ChannelId(channel),
+            gpu_time: Some(Arc::from([time])),
+            ..context(serial, 0)
+        };
+        account.submission(&c);
+    }
+    account.finish();
+    // It may have run for ten seconds, in which four and then six works of the other channel are known.
+    let all = &account.gpus[&Whose::Gpu(0)];
+    assert_eq!(all.busy_ns, 41 * second / 10);
+    assert!(
+        all.unknown_ns > 9 * second - second / 10 && all.unknown_ns <= 10 * second,
+        "{}",
+        all.unknown_ns
+    );
+    assert!(account.hidden.held_for_long(u64::MAX).is_none());
 }
