@@ -188,6 +188,10 @@ pub struct Watch {
     ready: VecDeque<Finding>,
     /// Processes of which it was told that they may not be looked into.
     refused: BTreeSet<u32>,
+    /// Number of processes of which it is not known whether they use a GPU, by the last search.
+    hidden: usize,
+    /// Processes that have ended while no kernel log told of errors, until they are taken.
+    unread: Vec<u32>,
 }
 
 impl Watch {
@@ -216,7 +220,21 @@ impl Watch {
             unnamed: Vec::new(),
             ready: VecDeque::new(),
             refused: BTreeSet::new(),
+            hidden: 0,
+            unread: Vec::new(),
         }
+    }
+
+    /// Returns the number of processes that may not be looked into, whether or not they use a GPU: they are not watched.
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// Takes the processes that have ended since the last call and whose last error nobody has told: their notifiers were read before they ended, and
+    /// the kernel log cannot be read.
+    pub fn take_unread(&mut self) -> Vec<u32> {
+        self.forget_ended();
+        std::mem::take(&mut self.unread)
     }
 
     /// Returns the number of processes that are watched.
@@ -298,17 +316,32 @@ impl Watch {
         })
     }
 
+    /// Forgets the processes that have ended.
+    fn forget_ended(&mut self) {
+        let has_log = self.log.is_open();
+        self.processes.retain(|pid, watched| {
+            let has_ended = procfs::has_ended(*pid);
+            if has_ended && !has_log && !watched.notifiers.has_told() {
+                self.unread.push(*pid);
+            }
+            !has_ended && !watched.is_gone()
+        });
+    }
+
     /// Looks for processes that are not watched yet; forgets those that have ended.
     fn search(&mut self, now: Instant) -> Result<(), (u32, io::Error)> {
-        self.processes
-            .retain(|pid, watched| !procfs::has_ended(*pid) && !watched.is_gone());
+        self.forget_ended();
         for (pid, watched) in &mut self.processes {
             watched.notifiers.find(*pid, &watched.memory);
         }
         let is_first = self.searched.is_none();
         let pids = match &self.whom {
             Whom::Named(pids) => pids.clone(),
-            Whom::All(choice, root) => gpu_processes().chosen(choice, root).mapped().collect(),
+            Whom::All(choice, root) => {
+                let found = gpu_processes().chosen(choice, root);
+                self.hidden = found.hidden.len();
+                found.mapped().collect()
+            }
         };
         for pid in pids {
             if self.processes.contains_key(&pid) || procfs::has_ended(pid) {

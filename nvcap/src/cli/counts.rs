@@ -43,7 +43,8 @@ they come.
 
   DONE      submissions that the GPU has done since counting began (IN ALL: since the channels'
             beginnings); ~ before a number: the least that there can have been
-  PENDING   submitted and not done;  OLDEST: how long the oldest of them is there, at least
+  PENDING   submitted and not done;  OLDEST: how long the oldest of them has been there:
+            >= so long at least, <= at most
   STATE     idle, working, or waiting: nothing of what is pending was done since the line before
 
 Exit status: 0 all processes that were named have ended, or --times is over; 1 error; 2 usage;

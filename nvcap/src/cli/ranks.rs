@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
+use serde_json::Value;
 
 use super::output_args::OutputArgs;
 use super::recording::{self, Played, RecordingArgs};
 use super::usage::bail_usage;
-use super::{sums, target, trace, trace_run, values};
+use super::{sums, target, trace, trace_run, usual_look, values};
 use nvcap_decode::driver::Version;
 use nvcap_decode::ledger::{
     Ledger, STATUS_COMPLETE, STATUS_FAULTED, STATUS_LOST, STATUS_NO_GPU, STATUS_NOT_UNDERSTOOD,
@@ -149,6 +150,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         gathered,
         live,
         arrivals: args.arrivals,
+        given: args.rank,
     };
     match live {
         true => of_trace(args.trace, &shows),
@@ -161,6 +163,7 @@ struct Shows {
     gathered: Gathered,
     live: bool,
     arrivals: bool,
+    given: Vec<(u32, u32)>,
 }
 
 fn pipeline(
@@ -186,17 +189,36 @@ fn places(pids: &[u32]) -> BTreeMap<u32, String> {
         qmd_copies: |_| Vec::new(),
         kernels: |_, _| Vec::new(),
     };
-    let report = nvcap_monitor::dump::look(pids, &options).report;
+    let all = dump::places(&look(pids, &options)).into_iter();
+    all.filter_map(|(pid, place)| Some((u32::try_from(pid).ok()?, place)))
+        .collect()
+}
+
+/// A look at processes as `nvcap dump --json` has it.
+fn look(pids: &[u32], options: &DumpOptions) -> Value {
+    let report = nvcap_monitor::dump::look(pids, options).report;
     let shown = dump::Shown {
         report: &report,
         moved: None,
     };
     let mut json = Vec::new();
     dump::json(&mut json, &shown, &dump::ReportOptions::default());
-    let look = serde_json::from_slice(&json).unwrap_or_default();
-    let all = dump::places(&look).into_iter();
-    all.filter_map(|(pid, place)| Some((u32::try_from(pid).ok()?, place)))
-        .collect()
+    serde_json::from_slice(&json).unwrap_or_default()
+}
+
+/// Collectives that the traced processes are in, and who has not come; `given`: their ranks, where the user names them.
+fn earlier(ledger: &Ledger, given: &[(u32, u32)]) -> dump::Merged {
+    let mut pids: Vec<u32> = ledger.channels().map(|(_, channel)| channel.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let mut look = look(&pids, &usual_look::options(dump::LAST, true));
+    let processes = look["processes"].as_array_mut().into_iter().flatten();
+    for process in processes {
+        if let Some((_, rank)) = given.iter().find(|(pid, _)| process["pid"] == *pid) {
+            process["rank"] = (*rank).into();
+        }
+    }
+    dump::merge(&[(String::new(), look)])
 }
 
 /// Writes what was found, and the ledger of each trace, with its name where there are several.
@@ -211,7 +233,13 @@ fn show(
     let analysis = match shows.live {
         true => {
             let absent = analysis.absent();
-            analysis.with_places(places(&absent))
+            let analysis = analysis.with_places(places(&absent));
+            match ledgers {
+                [(_, ledger)] if !analysis.has_calls() => {
+                    analysis.with_earlier(&earlier(ledger, &shows.given))
+                }
+                _ => analysis,
+            }
         }
         false => analysis,
     };

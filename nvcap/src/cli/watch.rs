@@ -146,7 +146,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut watch = Watch::new(whom, args.limit(), options, xids.ok());
     let mut out = Some(Output::stdout());
     let mut commands: Vec<Child> = Vec::new();
-    let mut watched = None;
+    let (mut watched, mut told) = (None, false);
     loop {
         watch.round(Instant::now()).map_err(|(pid, e)| {
             let unfit = nvcap_process::procfs::unfit::because_of(pid, &e);
@@ -159,6 +159,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 None => " for errors of the driver",
             };
             tell(format_args!("watching {all} with channels on a GPU{what}"));
+        }
+        if let Some(text) =
+            not_watched(watch.hidden()).filter(|_| !std::mem::replace(&mut told, true))
+        {
+            tell(text);
+        }
+        let over = watch.is_over();
+        for pid in watch.take_unread() {
+            tell(format_args!(
+                "process {pid} has ended: an error at its end is not told, for its error notifiers were last read before, and the kernel log cannot be read"
+            ));
         }
         while let Some(finding) = watch.next_finding() {
             let others = { collective::is_in_one(&finding) }.then(|| watch.others(finding.pid));
@@ -182,12 +193,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 false
             }
         });
-        if watch.is_over() {
+        if over {
             tell(format_args!("all processes that were watched have ended"));
             return Ok(ExitCode::SUCCESS);
         }
         watch.wait(args.pause());
     }
+}
+
+/// Says how many processes are not watched because they may not be looked into.
+fn not_watched(hidden: usize) -> Option<String> {
+    let use_one = if hidden == 1 { "it uses" } else { "they use" };
+    let are = if hidden == 1 { "is" } else { "are" };
+    let others = plural_of(hidden as u64, "process", "processes");
+    (hidden > 0).then(|| {
+        format!(
+            "{others} {are} not watched, whether or not {use_one} a GPU, for nvcap may not look into them: {}",
+            nvcap_process::procfs::mem::remedy()
+        )
+    })
 }
 
 /// Says how the command ended, where it failed.

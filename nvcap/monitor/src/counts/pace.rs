@@ -49,8 +49,10 @@ impl Pace {
     pub(super) fn next(&mut self, now: u64, cpu: u64) -> Duration {
         let (before, used) = std::mem::replace(&mut self.seen, (now, cpu));
         let interval = self.interval.as_nanos() as u64;
-        // Readings that were missed are not made up for.
-        self.due = (self.due + interval).max(now);
+        // Readings that were missed are not made up for: none comes at once behind a late one, for a rate over a moment tells nothing.
+        let next = self.due + interval;
+        let least = now + interval / 2;
+        self.due = if next < least { now + interval } else { next };
         let mut wait = self.due - now;
         if let Some(budget) = self.budget.map(|b| b * SPENT) {
             let earned = now.saturating_sub(before) as f64 * budget;
@@ -199,8 +201,9 @@ mod tests {
         let ms = 1_000_000;
         assert_eq!(pace.next(300 * ms, 0), Duration::from_millis(700));
         assert_eq!(pace.next(1100 * ms, 0), Duration::from_millis(900));
-        // After a pause of the machine there is no burst of readings.
-        assert_eq!(pace.next(9000 * ms, 0), Duration::ZERO);
+        // After a pause of the machine there is no burst of readings, and none at once: its rate would be that of a moment.
         assert_eq!(pace.next(9000 * ms, 0), Duration::from_secs(1));
+        assert_eq!(pace.next(10_300 * ms, 0), Duration::from_millis(700));
+        assert_eq!(pace.next(11_600 * ms, 0), Duration::from_secs(1));
     }
 }

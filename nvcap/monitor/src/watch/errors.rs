@@ -68,6 +68,11 @@ impl Log {
         }
     }
 
+    /// Tells whether the kernel log can be read.
+    pub(super) fn is_open(&self) -> bool {
+        self.xids.is_some()
+    }
+
     /// Takes the messages since the last call, but those about the removal of a channel.
     pub(super) fn take(&mut self) -> Vec<Xid> {
         let new = self.xids.as_mut().map(Xids::take).unwrap_or_default();

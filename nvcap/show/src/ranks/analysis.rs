@@ -93,6 +93,8 @@ pub struct Analysis {
     pub(super) lists: bool,
     /// Places of processes in their programs, where they were looked at.
     pub(super) places: BTreeMap<u32, String>,
+    /// Lines on collectives of before the trace that have not ended.
+    pub(super) earlier: Vec<String>,
 }
 
 impl Analysis {
@@ -115,6 +117,7 @@ impl Analysis {
             verdict: String::new(),
             lists: false,
             places: BTreeMap::new(),
+            earlier: Vec::new(),
         };
         made.verdict = made.sentence();
         made

@@ -19,6 +19,7 @@ mod arrivals;
 mod causes;
 mod collect;
 mod drawn;
+mod earlier;
 mod job;
 mod json;
 pub(crate) mod kinds;

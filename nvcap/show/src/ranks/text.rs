@@ -25,6 +25,9 @@ impl Analysis {
     pub fn text(&self, out: &mut Vec<u8>) {
         let mut text = String::new();
         let _ = writeln!(text, "{}", Plain(&self.verdict));
+        for line in &self.earlier {
+            let _ = writeln!(text, "  {}", Plain(line));
+        }
         let (several, alone): (Vec<_>, Vec<_>) =
             { self.seen.iter().enumerate() }.partition(|(_, seen)| seen.of.members.len() > 1);
         for (n, seen) in several {

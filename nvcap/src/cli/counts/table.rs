@@ -167,7 +167,6 @@ fn line(out: &mut Vec<u8>, head: &str, gpu: Option<u32>, of: &GpuView, rate: &st
     let least = if of.doubts.is_empty() { "" } else { "~" };
     let done = format!("{least}{}", of.sums.done);
     let in_all = of.in_all.map_or("-".to_owned(), |all| all.done.to_string());
-    let age = |Age { least_ns, .. }| Nanoseconds(least_ns).to_string();
     let oldest = of.oldest.map_or("-".to_owned(), age);
     let last = of.progress_unix_ns.map_or("-".to_owned(), |then| {
         Nanoseconds(now.saturating_sub(then) / 1_000_000 * 1_000_000).to_string()
@@ -179,6 +178,14 @@ fn line(out: &mut Vec<u8>, head: &str, gpu: Option<u32>, of: &GpuView, rate: &st
         of.pending,
         of.words()
     );
+}
+
+/// The age of the oldest pending submission: at least so long, where two readings had it; else at most.
+fn age(Age { least_ns, most_ns }: Age) -> String {
+    match most_ns {
+        Some(most) if least_ns == 0 => format!("<={}", Nanoseconds(most)),
+        _ => format!(">={}", Nanoseconds(least_ns)),
+    }
 }
 
 fn rate(before: Option<u64>, now: u64, passed: u64) -> String {

@@ -35,6 +35,7 @@ enum Format {
     Kineto(Box<kineto::Args>),
     /// The tables that Nsight Systems exports (nsys export --type sqlite), for scripts that read those
     #[cfg(feature = "sqlite")]
+    #[command(alias = "sqlite")]
     NsysSqlite(Box<nsys::Args>),
     /// Tables as CSV: operations, submissions, kernels, ioctls, and what is missing (nvcap schema lists the columns)
     Csv(Box<tables::Args>),

@@ -20,7 +20,7 @@ pub(super) fn read(
     callers: bool,
 ) -> anyhow::Result<(Gathered, Places, Ledger)> {
     let (mut gathered, mut places) = (Gathered::default(), Places::default());
-    let recording = of.open()?.quiet_until_the_end(output);
+    let mut recording = of.open()?.quiet_until_the_end(output);
     let has_stacks = recording.trace().is_some_and(|info| info.stacks);
     let mut sinks: Vec<Box<dyn Sink + '_>> = vec![Box::new(&mut gathered)];
     if callers && has_stacks {

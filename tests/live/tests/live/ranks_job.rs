@@ -365,6 +365,13 @@ pub fn a_rank_that_does_not_come() -> Result<()> {
             break;
         }
     }
+    // A trace of the job that hangs, in which nothing is submitted, says the same.
+    let pids: Vec<String> = ranks.iter().map(|r| r.pid().to_string()).collect();
+    let args = ["ranks", "--duration", "1", "-p", &pids.join(",")].map(str::to_owned);
+    let traced = Running::start(&nvcap()?, args)?.end(GUARD)?;
+    let said = traced.stdout.lines().next().unwrap_or_default();
+    let hangs = "rank 1 has not come to all-reduce, which rank 0, rank 2 have been in since before the trace";
+    ensure!(said == hangs, "{} {}", traced.stdout, traced.stderr);
     let absent = "  has not come: rank 1, ";
     let line = lines
         .iter()

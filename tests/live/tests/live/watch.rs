@@ -222,6 +222,10 @@ pub fn nothing_to_dump() -> Result<()> {
     let ended = watch.end(LIMIT)?;
     ended.expect_code(0)?;
     ensure!(ended.stdout.is_empty(), "{}", ended.stdout);
+    // Where no kernel log tells of errors, none is told at an end.
+    let no_log = ended.stderr.contains("nvcap: note: ");
+    let unread = ended.stderr.contains("an error at its end is not told");
+    ensure!(no_log == unread, "{}", ended.stderr);
     ensure!(dumps(&folder, "txt")?.is_empty());
     Ok(())
 }
