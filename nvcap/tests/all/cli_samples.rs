@@ -248,8 +248,8 @@ fn samples_are_folded_behind_the_calls_that_launch_the_kernel() {
         "\
 server;attention(float const*, float*, int);+0x130;long_scoreboard 448653
 server;attention(float const*, float*, int);+0x40;wait 149551
-server;sample(float const*, int*);+0x130;long_scoreboard 13594
-server;sample(float const*, int*);+0x40;wait 4530
+server;sample(float const*, int*);+0x130;long_scoreboard 13595
+server;sample(float const*, int*);+0x40;wait 4529
 "
     );
     let frame = |symbol: &str| Frame {

@@ -22,8 +22,8 @@ const SHOWN: usize = 20;
 
 /// Returns shares of the time, per cent: with work, waiting for a semaphore, and with nothing submitted.
 fn shares(work: &Intervals) -> [String; 3] {
-    let of = work.known_ns();
-    if of == 0 {
+    let of = work.span_ns();
+    if work.known_ns() == 0 {
         return ["?", "?", "?"].map(str::to_owned);
     }
     let (least, most) = work.idle.empty_ns;
@@ -54,7 +54,7 @@ fn shares_legend(
         line(Some(Role::Dim), format_args!("{told}"));
     }
     if some_unknown {
-        let told = "(unknown: the part of that time of which nothing is known; the others are parts of the rest)";
+        let told = "(unknown: works may have run, whose times were not seen)";
         line(Some(Role::Dim), format_args!("{told}"));
     }
 }

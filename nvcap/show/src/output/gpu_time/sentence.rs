@@ -9,6 +9,8 @@ const TOLD: f64 = 5.0;
 const GPU_BOUND: f64 = 0.9;
 /// Share of the starts of all work below which there is no verdict.
 const LEAST: f64 = 0.5;
+/// Share of the time of which nothing is known from which on it may decide whether the GPU was the limit.
+const DECIDES: f64 = 0.25;
 
 /// Returns a part as a share, per cent.
 pub(super) fn share(part: u64, of: u64) -> f64 {
@@ -16,14 +18,19 @@ pub(super) fn share(part: u64, of: u64) -> f64 {
 }
 
 /// Names the limit of the program: the GPU, if it was nearly always busy; else waits for semaphores or missing submissions, if one of them
-/// fills half of the GPU's idle time. `None` where too little is known: less than half of the time, or of the starts of all work. `starts`: the share
-/// of these that is known, 0 to 1.
+/// fills half of the GPU's idle time. `None` where too little is known: less than half of the time, or of the starts of all work, or where a great part
+/// that is not known decides whether it is the GPU. `starts`: the share of the starts that is known, 0 to 1.
 pub(super) fn verdict(work: &Intervals, parts: Parts, starts: f64) -> Option<&'static str> {
     if work.known_ns() == 0 || work.unknown_ns > work.known_ns() || starts < LEAST {
         return None;
     }
     let known = work.known_ns() as f64;
     let useful = work.busy_ns.saturating_sub(parts.peers_ns) as f64;
+    let (unknown, span) = (work.unknown_ns as f64, work.span_ns() as f64);
+    let may_be = (useful / span..=(useful + unknown) / span).contains(&GPU_BOUND);
+    if may_be && unknown >= DECIDES * span {
+        return None;
+    }
     let half = work.idle.ns as f64 / 2.0;
     // Of all that the GPU lacked.
     let lacked = (work.idle.ns + parts.peers_ns) as f64;
@@ -90,18 +97,27 @@ pub(super) fn sentence(work: &Intervals, parts: Parts, starts: f64, sample: Opti
         return format!("how busy it was is not known ({unknown})");
     }
     let verdict = verdict(work, parts, starts);
-    let busy = share(work.busy_ns, known);
-    let span = Nanoseconds(known);
+    let all = work.span_ns();
+    let most = share(work.busy_ns.saturating_add(work.unknown_ns), all);
+    let is_told = share(work.unknown_ns, all) >= TOLD;
+    let (busy, span) = match is_told {
+        true => (range(share(work.busy_ns, all), most), Nanoseconds(all)),
+        false => (
+            format!("{:.1}", share(work.busy_ns, known)),
+            Nanoseconds(known),
+        ),
+    };
     let worked = match (sample, work.share_error()) {
-        (None, _) => format!("{busy:.1} % of {span}"),
-        (Some(_), None) => format!("{busy:.1} % of the {span} that were looked at"),
+        (None, _) => format!("{busy} % of {span}"),
+        (Some(_), None) => format!("{busy} % of the {span} that were looked at"),
         (Some(_), Some(error)) => format!(
-            "{busy:.1} % (+- {:.1}) of the {span} that were looked at",
+            "{busy} % (+- {:.1}) of the {span} that were looked at",
             100.0 * error
         ),
     };
     let not_known = match work.unknown_ns {
         0 => String::new(),
+        ns if is_told => format!("; of {} nothing is known", Nanoseconds(ns)),
         ns => format!("; {} more are not known", Nanoseconds(ns)),
     };
     let Some(verdict) = verdict else {
@@ -109,9 +125,11 @@ pub(super) fn sentence(work: &Intervals, parts: Parts, starts: f64, sample: Opti
             true => format!(" (starts of {:.1} % of the work)", 100.0 * starts),
             false => String::new(),
         };
-        return format!(
-            "too little is known for a verdict{of}; what is known to have run took {worked}{not_known}"
-        );
+        let ran = match is_told {
+            true => "work ran in",
+            false => "what is known to have run took",
+        };
+        return format!("too little is known for a verdict{of}; {ran} {worked}{not_known}");
     };
     let mut text = format!("{verdict}; work ran in {worked}");
     if parts.peers_ns > 0 {

@@ -62,7 +62,7 @@ fn a_sentence_says_what_was_lacking() {
     unknown.unknown_ns = 7_000;
     assert_eq!(
         sentence(&unknown, Parts::default(), 1.0, Some(0.05)),
-        "too little is known for a verdict; what is known to have run took 100.0 % of the 2.00 us that were looked at; 7.00 us more are not known"
+        "too little is known for a verdict; work ran in 22..100 % of the 9.00 us that were looked at; of 7.00 us nothing is known"
     );
 }
 
@@ -75,7 +75,17 @@ fn of_little_there_is_no_verdict() {
         sentence(&few, Parts::default(), 0.02, None),
         "too little is known for a verdict (starts of 2.0 % of the work); what is known to have run took 90.0 % of 1.00 us"
     );
-    let mut half = few.clone();
+    // What is not known decides whether the GPU was at work for nine tenths of the time.
+    let mut nearly = few.clone();
+    nearly.unknown_ns = 300;
+    assert_eq!(verdict(&nearly, Parts::default(), 1.0), Some("GPU-bound"));
+    assert_eq!(
+        sentence(&nearly, Parts::default(), 1.0, None),
+        "GPU-bound; work ran in 69..92 % of 1.30 us; in 100 % of the rest nothing was submitted, in 0 % work waited for a semaphore; of 300 ns nothing is known"
+    );
+    nearly.unknown_ns = 400;
+    assert_eq!(verdict(&nearly, Parts::default(), 1.0), None);
+    let mut half = work(100, 900, (900, 900), 0);
     half.unknown_ns = 1_000;
     assert!(verdict(&half, Parts::default(), 1.0).is_some());
     half.unknown_ns += 1;
