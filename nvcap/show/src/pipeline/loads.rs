@@ -16,6 +16,7 @@ mod members;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use super::order::MOST_BYTES;
 use form::{Form, chunk};
@@ -23,7 +24,7 @@ use held::{Decide, Item, Waiting};
 pub(super) use held::{Parts, Taken};
 use members::{Members, count, load};
 use nvcap_decode::decode::event::{Load, PartOf};
-use nvcap_decode::record::{ChannelId, Record, Submission};
+use nvcap_decode::record::{ChannelId, Kernel, Record, Submission};
 use nvcap_decode::wire::hash::NumberMap;
 
 /// Longest time, of the records, that a load is waited for.
@@ -40,13 +41,28 @@ const MOST_HELD: usize = 1 << 14;
 const MOST_ITEMS: usize = 1 << 13;
 /// The most pieces of memory with code that are remembered of a process.
 const MOST_CODE: usize = 1 << 12;
+/// The most names of functions that are kept of a load, and the longest.
+const MOST_NAMES: usize = 1 << 10;
+const LONGEST_NAME: usize = 4 << 10;
 
 /// The entries of one channel that wait for a decision.
 #[derive(Debug, Default)]
 struct Pending {
     items: VecDeque<Item>,
-    /// The load that goes on: its last entry waits for what comes next.
-    load: Option<(Load, u64, u32)>,
+    /// The load that goes on.
+    load: Option<Open>,
+}
+
+/// A load that goes on: its last entry waits for what comes next.
+#[derive(Debug)]
+struct Open {
+    load: Load,
+    record: u64,
+    entry: u32,
+    /// Memory with its code.
+    code: Vec<Range<u64>>,
+    /// Names of functions in it, by their addresses.
+    names: BTreeMap<u64, String>,
 }
 
 /// Channels of which a context is made.
@@ -109,6 +125,11 @@ impl Loads {
                 let process = self.processes.entry(c.at.pid).or_default();
                 if !process.announced.contains(&c.id) && !process.pending.contains_key(&c.id) {
                     process.announced.push(c.id);
+                }
+            }
+            Record::Kernel(k) => {
+                if let Some(process) = self.processes.get_mut(&k.at.pid) {
+                    process.name(k);
                 }
             }
             Record::Process(p) if p.life.ends_work() => {
@@ -248,8 +269,9 @@ impl Loads {
                     decide.settle(item.record, item.entry, None);
                     pending.items.pop_front();
                 }
-                if pending.load.as_ref().is_some_and(|(_, at, _)| {
-                    decide.time(*at).is_none_or(|time| old(time, HOLD_NS))
+                if pending.load.as_ref().is_some_and(|open| {
+                    let time = decide.time(open.record);
+                    time.is_none_or(|time| old(time, HOLD_NS))
                 }) {
                     pending.end(&mut decide);
                 }
@@ -323,9 +345,10 @@ impl Pending {
 
     /// The load that goes on has ended with its last entry.
     fn end(&mut self, decide: &mut Decide<'_>) {
-        if let Some((load, record, entry)) = self.load.take() {
-            decide.settle(record, entry, Some(load.part_of));
-            decide.ended(record, load);
+        if let Some(mut open) = self.load.take() {
+            open.load.kernels = open.names.into_values().collect();
+            decide.settle(open.record, open.entry, Some(open.load.part_of));
+            decide.ended(open.record, open.load);
         }
     }
 }
@@ -366,6 +389,20 @@ impl ProcessLoads {
             }
         }
         true
+    }
+
+    /// Takes a function's name, where its code is that of a load which goes on.
+    fn name(&mut self, kernel: &Kernel) {
+        let program = kernel.program.0;
+        let mut open = self.pending.values_mut().filter_map(|p| p.load.as_mut());
+        let Some(open) = open.find(|o| o.code.iter().any(|code| code.contains(&program))) else {
+            return;
+        };
+        if !kernel.certain || !kernel.is_known() {
+            open.names.remove(&program);
+        } else if open.names.len() < MOST_NAMES && kernel.name.len() <= LONGEST_NAME {
+            open.names.insert(program, kernel.name.clone());
+        }
     }
 
     /// Remembers where an entry writes code.
@@ -410,7 +447,7 @@ impl ProcessLoads {
             return;
         };
         let before = own.load.take();
-        let so_far = before.as_ref().map(|b| b.0.clone());
+        let so_far = before.as_ref().map(|b| b.load.clone());
         let mut members = Members::new(so_far, &item.form, code);
         let mut items: Vec<Item> = own.items.drain(..).collect();
         // The closing entry writes the table itself, or the last write before it is one.
@@ -430,13 +467,22 @@ impl ProcessLoads {
             other.items = members.copies(items, decide);
         }
         count(&mut members.load, &item.form, true);
-        let load = members.load;
-        if let Some((_, record, entry)) = before {
-            decide.settle(record, entry, Some(PartOf::Module));
+        let Members { load, written, .. } = members;
+        let (mut code, mut names) = (Vec::new(), BTreeMap::new());
+        if let Some(before) = before {
+            decide.settle(before.record, before.entry, Some(PartOf::Module));
+            (code, names) = (before.code, before.names);
         }
         if load.code_writes + load.data_writes > 0 {
             decide.hold(item.record);
-            own.load = Some((load, item.record, item.entry));
+            code.extend(written);
+            own.load = Some(Open {
+                load,
+                record: item.record,
+                entry: item.entry,
+                code,
+                names,
+            });
         }
         pending.insert(channel, own);
     }

@@ -33,6 +33,8 @@ pub(super) struct Write {
     /// The words that can be addresses, where all of it has such.
     pub table: Vec<u64>,
     pub is_code: bool,
+    /// Functions in its data.
+    pub functions: Functions,
     /// A macro repeats a word.
     pub is_fill: bool,
 }
@@ -145,6 +147,7 @@ impl Form {
                     bytes: u64::from(regs.line) * u64::from(regs.lines),
                     table: Vec::new(),
                     is_code: false,
+                    functions: Functions::default(),
                     is_fill: false,
                 });
             }
@@ -216,6 +219,7 @@ impl Form {
         write.is_code |= data.len() >= 128
             && write.bytes.is_multiple_of(128)
             && data.chunks_exact(16).any(|i| i.starts_with(&NOP));
+        write.functions.add(data);
         if !write.is_code
             && write.bytes == data.len() as u64
             && write.bytes.is_multiple_of(8)
@@ -225,6 +229,46 @@ impl Form {
             write.table = words.filter(|w| (0x1_0000..1 << 57).contains(w)).collect();
         }
     }
+}
+
+/// Functions in code that comes in pieces. A compiler ends each with a branch to itself, and fills up with NOPs to the next, which begins a
+/// whole line of instructions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Functions {
+    /// Bytes so far.
+    bytes: u64,
+    ended: u64,
+    /// Nothing but NOPs has come since a branch to itself.
+    is_end: bool,
+    /// A piece did not end with an instruction.
+    is_torn: bool,
+}
+
+impl Functions {
+    fn add(&mut self, data: &[u8]) {
+        self.is_torn |= !data.len().is_multiple_of(INSTRUCTION_BYTES);
+        for instruction in data.chunks_exact(INSTRUCTION_BYTES) {
+            if !instruction.starts_with(&NOP) {
+                self.ended += u64::from(self.is_end && self.bytes.is_multiple_of(LINE));
+                self.is_end = is_branch_to_itself(instruction);
+            }
+            self.bytes += INSTRUCTION_BYTES as u64;
+        }
+    }
+
+    /// Their number in code of so many bytes; `None` where not all of it came, or its end is none of a function.
+    pub(super) fn of(&self, bytes: u64) -> Option<u64> {
+        (self.is_end && !self.is_torn && self.bytes == bytes).then_some(self.ended + 1)
+    }
+}
+
+/// BRA with a displacement to its own first byte, in bytes (Volta to Ada) or words of 4 (Hopper and later).
+fn is_branch_to_itself(instruction: &[u8]) -> bool {
+    let displacement = instruction.get(4..8);
+    instruction.starts_with(&BRA)
+        && [-16_i32, -4]
+            .iter()
+            .any(|d| displacement == Some(&d.to_le_bytes()))
 }
 
 /// Tells whether an entry launches kernels: SEND_PCAS_A and what follows it, or an inline QMD.
@@ -240,6 +284,11 @@ pub(super) fn launches(segment: &Segment) -> bool {
 const LAUNCHES: [u16; 3] = [0x2b4, 0x2bc, 0x2c0];
 const LAUNCH_DMA: u16 = 0x1b0;
 const LOAD_INLINE_DATA: u16 = 0x1b4;
+/// Bytes of an instruction, and of a line of them, with which functions begin.
+const INSTRUCTION_BYTES: usize = 16;
+const LINE: u64 = 128;
+/// BRA without a condition.
+const BRA: [u8; 2] = [0x47, 0x79];
 const NOP: [u8; 12] = [0x18, 0x79, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[derive(Default)]
