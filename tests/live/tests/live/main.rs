@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         samples: a_fleet served;
         ranks: two_that_run;
         ranks_job: extra_kernels_observed sleeping_host_trapped slow_kernel_recorded nobody_recorded a_rank_that_does_not_come a_peer_dies;
-        top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
+        top: processes_and_channels suspects faults kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         chaos: seeded;
         edges: end_not_told command_s_end_not_told lag_is_told output_not_read output_is_full more_channels_than_room;
