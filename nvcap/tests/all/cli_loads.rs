@@ -56,7 +56,6 @@ fn modules_are_loaded() {
             (&2.into(), &1.into())
         );
         assert_eq!(module["functions"], 1);
-        assert_eq!(module["kernels"], serde_json::json!(["f3"]));
     }
     let lines = |word: &str| brief.lines().filter(|l| l.contains(word)).count();
     assert_eq!(lines("module loaded: 896 B of code"), 5, "{brief}");
@@ -77,7 +76,8 @@ fn modules_are_loaded() {
     let all = nvcap(&["decode", "-v", &file]);
     let writes = text(&all.stdout).matches("inline ").count();
     assert!(writes > 5 + 5 * 5, "{writes}");
-    assert_eq!(text(&all.stdout).matches("1 function: f3").count(), 5);
+    // The name is found when it is first launched: the same code again has it.
+    assert_eq!(text(&all.stdout).matches("1 function: f3").count(), 4);
 }
 
 /// `macro_copy` (tests/gpu/macro_copy.cu): 18 times one copy device to host, one within the device, two host to device, and two to symbols.

@@ -11,20 +11,21 @@
 mod form;
 mod held;
 mod members;
+mod named;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
 
 use super::order::MOST_BYTES;
 use form::{Form, chunk};
 use held::{Decide, Item, Waiting};
 pub(super) use held::{Parts, Taken};
 use members::{Members, count, load};
+use named::Named;
 use nvcap_decode::decode::event::{Load, PartOf};
-use nvcap_decode::record::{ChannelId, Kernel, Record, Submission};
+use nvcap_decode::record::{ChannelId, Record, Submission};
 use nvcap_decode::wire::hash::NumberMap;
 
 /// Longest time, of the records, that a load is waited for.
@@ -41,9 +42,6 @@ const MOST_HELD: usize = 1 << 14;
 const MOST_ITEMS: usize = 1 << 13;
 /// The most pieces of memory with code that are remembered of a process.
 const MOST_CODE: usize = 1 << 12;
-/// The most names of functions that are kept of a load, and the longest.
-const MOST_NAMES: usize = 1 << 10;
-const LONGEST_NAME: usize = 4 << 10;
 
 /// The entries of one channel that wait for a decision.
 #[derive(Debug, Default)]
@@ -59,10 +57,8 @@ struct Open {
     load: Load,
     record: u64,
     entry: u32,
-    /// Memory with its code.
-    code: Vec<Range<u64>>,
-    /// Names of functions in it, by their addresses.
-    names: BTreeMap<u64, String>,
+    /// Beginnings of its code.
+    code: Vec<u64>,
 }
 
 /// Channels of which a context is made.
@@ -83,6 +79,7 @@ struct ProcessLoads {
     making: Vec<Making>,
     /// Memory with code.
     code: BTreeSet<u64>,
+    named: Named,
 }
 
 /// See the module.
@@ -129,7 +126,7 @@ impl Loads {
             }
             Record::Kernel(k) => {
                 if let Some(process) = self.processes.get_mut(&k.at.pid) {
-                    process.name(k);
+                    process.named.name(k);
                 }
             }
             Record::Process(p) if p.life.ends_work() => {
@@ -273,7 +270,7 @@ impl Loads {
                     let time = decide.time(open.record);
                     time.is_none_or(|time| old(time, HOLD_NS))
                 }) {
-                    pending.end(&mut decide);
+                    pending.end(&mut decide, &process.named);
                 }
             }
             process.making.retain_mut(|making| {
@@ -300,7 +297,7 @@ impl Loads {
         };
         for pending in process.pending.values_mut() {
             pending.give_up(&mut decide);
-            pending.end(&mut decide);
+            pending.end(&mut decide, &process.named);
         }
         for mut making in process.making.drain(..) {
             making.give_up(&mut decide);
@@ -344,9 +341,10 @@ impl Pending {
     }
 
     /// The load that goes on has ended with its last entry.
-    fn end(&mut self, decide: &mut Decide<'_>) {
+    fn end(&mut self, decide: &mut Decide<'_>, named: &Named) {
         if let Some(mut open) = self.load.take() {
-            open.load.kernels = open.names.into_values().collect();
+            let names = open.code.iter().flat_map(|start| named.of(*start));
+            open.load.kernels = names.cloned().collect();
             decide.settle(open.record, open.entry, Some(open.load.part_of));
             decide.ended(open.record, open.load);
         }
@@ -391,20 +389,6 @@ impl ProcessLoads {
         true
     }
 
-    /// Takes a function's name, where its code is that of a load which goes on.
-    fn name(&mut self, kernel: &Kernel) {
-        let program = kernel.program.0;
-        let mut open = self.pending.values_mut().filter_map(|p| p.load.as_mut());
-        let Some(open) = open.find(|o| o.code.iter().any(|code| code.contains(&program))) else {
-            return;
-        };
-        if !kernel.certain || !kernel.is_known() {
-            open.names.remove(&program);
-        } else if open.names.len() < MOST_NAMES && kernel.name.len() <= LONGEST_NAME {
-            open.names.insert(program, kernel.name.clone());
-        }
-    }
-
     /// Remembers where an entry writes code.
     fn learn_code(&mut self, form: &Form) {
         if self.code.len() >= MOST_CODE {
@@ -417,7 +401,7 @@ impl ProcessLoads {
         let pending = self.pending.entry(channel).or_default();
         if item.form.other {
             pending.give_up(decide);
-            return pending.end(decide);
+            return pending.end(decide, &self.named);
         }
         if !item.form.closes() {
             if item.form.is_idle() && pending.load.is_none() && pending.items.is_empty() {
@@ -442,7 +426,12 @@ impl ProcessLoads {
 
     /// An entry invalidates caches: it closes a load.
     fn close(&mut self, channel: ChannelId, decide: &mut Decide<'_>, item: Item) {
-        let Self { pending, code, .. } = self;
+        let Self {
+            pending,
+            code,
+            named,
+            ..
+        } = self;
         let Some(mut own) = pending.remove(&channel) else {
             return;
         };
@@ -468,20 +457,22 @@ impl ProcessLoads {
         }
         count(&mut members.load, &item.form, true);
         let Members { load, written, .. } = members;
-        let (mut code, mut names) = (Vec::new(), BTreeMap::new());
+        let mut code = Vec::new();
         if let Some(before) = before {
             decide.settle(before.record, before.entry, Some(PartOf::Module));
-            (code, names) = (before.code, before.names);
+            code = before.code;
         }
         if load.code_writes + load.data_writes > 0 {
             decide.hold(item.record);
-            code.extend(written);
+            for written in written {
+                code.push(written.at.start);
+                named.write(written);
+            }
             own.load = Some(Open {
                 load,
                 record: item.record,
                 entry: item.entry,
                 code,
-                names,
             });
         }
         pending.insert(channel, own);

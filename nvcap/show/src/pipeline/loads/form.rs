@@ -3,6 +3,8 @@
 //! Seen of driver 580.159.04 on an H100 (docs/decoding.md, "Module loads"): each inline write is an entry of its own with a
 //! semaphore release behind it, and so is each invalidation of caches.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use nvcap_decode::record::Segment;
 use nvcap_decode::wire::entry;
 use nvcap_decode::wire::stream::{Item, Stream};
@@ -219,7 +221,9 @@ impl Form {
         write.is_code |= data.len() >= 128
             && write.bytes.is_multiple_of(128)
             && data.chunks_exact(16).any(|i| i.starts_with(&NOP));
-        write.functions.add(data);
+        if write.is_code {
+            write.functions.add(data);
+        }
         if !write.is_code
             && write.bytes == data.len() as u64
             && write.bytes.is_multiple_of(8)
@@ -242,23 +246,34 @@ pub(super) struct Functions {
     is_end: bool,
     /// A piece did not end with an instruction.
     is_torn: bool,
+    /// Hash of the pieces.
+    hash: u64,
 }
 
 impl Functions {
     fn add(&mut self, data: &[u8]) {
         self.is_torn |= !data.len().is_multiple_of(INSTRUCTION_BYTES);
         for instruction in data.chunks_exact(INSTRUCTION_BYTES) {
-            if !instruction.starts_with(&NOP) {
+            // Behind a function's NOPs the driver writes zeros.
+            if !instruction.starts_with(&NOP) && instruction.iter().any(|byte| *byte != 0) {
                 self.ended += u64::from(self.is_end && self.bytes.is_multiple_of(LINE));
                 self.is_end = is_branch_to_itself(instruction);
             }
             self.bytes += INSTRUCTION_BYTES as u64;
         }
+        let mut hash = DefaultHasher::new();
+        (self.hash, data).hash(&mut hash);
+        self.hash = hash.finish();
     }
 
     /// Their number in code of so many bytes; `None` where not all of it came, or its end is none of a function.
     pub(super) fn of(&self, bytes: u64) -> Option<u64> {
         (self.is_end && !self.is_torn && self.bytes == bytes).then_some(self.ended + 1)
+    }
+
+    /// Hash of code of so many bytes; `None` where not all of it came.
+    pub(super) fn hash(&self, bytes: u64) -> Option<u64> {
+        (!self.is_torn && self.bytes == bytes).then_some(self.hash)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Entries that wait and belong to a load.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Range;
 
 use super::form::{Form, chunk};
 use super::held::{Decide, Item};
+use super::named::Written;
 use nvcap_decode::decode::event::{Load, PartOf};
 
 /// A load of which nothing was seen.
@@ -65,7 +65,7 @@ pub(super) struct Members<'a> {
     /// Memory of variables that were found.
     chunks: BTreeSet<u64>,
     /// Memory to which its code was written.
-    pub(super) written: Vec<Range<u64>>,
+    pub(super) written: Vec<Written>,
 }
 
 impl<'a> Members<'a> {
@@ -106,14 +106,17 @@ impl<'a> Members<'a> {
     pub(super) fn take(&mut self, item: &Item, decide: &mut Decide<'_>) {
         let is_code = self.closing.instruction;
         count(&mut self.load, &item.form, is_code);
-        let Form { writes, copy, .. } = &item.form;
-        let writes = writes.iter().filter(|w| w.is_code);
-        let copy = copy.filter(|(.., has_source)| *has_source && is_code);
-        let written = writes
-            .map(|w| (w.dst, w.bytes))
-            .chain(copy.map(|(dst, bytes, _)| (dst, bytes)));
-        self.written
-            .extend(written.map(|(dst, bytes)| dst..dst.saturating_add(bytes)));
+        let writes = item.form.writes.iter().filter(|w| w.is_code);
+        self.written.extend(writes.map(|w| Written {
+            at: w.dst..w.dst.saturating_add(w.bytes),
+            hash: w.functions.hash(w.bytes),
+        }));
+        if let Some((dst, bytes, true)) = item.form.copy.filter(|_| is_code) {
+            self.written.push(Written {
+                at: dst..dst.saturating_add(bytes),
+                hash: None,
+            });
+        }
         decide.settle(item.record, item.entry, Some(PartOf::Module));
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use nvcap_decode::decode::encode::Pushbuffer;
 use nvcap_decode::gpu_time::made_up::submission;
 use nvcap_decode::record::CpuVa;
-use nvcap_decode::record::{At, Channel, How, Life, Origin, Process, QmdCopy};
+use nvcap_decode::record::{At, Channel, How, Kernel, Life, Origin, Process, QmdCopy};
 use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::header::Step;
 
@@ -167,6 +167,9 @@ fn functions(of: &[usize]) -> Vec<u8> {
             code.extend(instruction([0x7918, 0, 0, 0x000f_c000]));
         }
     }
+    // As the driver fills up behind them.
+    code.extend(instruction([0x7918, 0, 0, 0x000f_c000]).repeat(8));
+    code.extend([0; 128]);
     code
 }
 
@@ -193,7 +196,19 @@ fn functions_of_a_module_are_counted_and_named() {
     name(&mut b, CODE + 256, "a guess", false);
     name(&mut b, CODE + code.len() as u64, "another module's", true);
     b.launch();
-    assert_eq!(b.parts(), "mmmmm.");
+    // The same code again, then other code.
+    for code in [&code, &functions(&[4])] {
+        b.write(CODE, code);
+        b.invalidate(1);
+        b.launch();
+    }
+    assert_eq!(b.parts(), "mmmmm.mm.mm.");
+    let all = b.ended().into_iter();
+    let all = all.map(|l| (l.functions, l.kernels.len()));
+    assert_eq!(
+        Vec::from_iter(all),
+        [(Some(3), 2), (Some(3), 2), (Some(1), 0)]
+    );
     let load = b.ended()[0];
     assert_eq!((load.variables, load.constant_banks), (Some(1), Some(0)));
     assert_eq!(load.functions, Some(3));
@@ -211,7 +226,7 @@ fn functions_that_were_copied_are_not_counted() {
                 Step::Increment,
                 4,
                 0x408,
-                &[(CODE >> 32) as u32, CODE as u32 + 128],
+                &[(CODE >> 32) as u32, CODE as u32 + 384],
             )
             .method(Step::Increment, 4, 0x418, &[1280, 1])
             .method(Step::Increment, 4, 0x300, &[0x182]);
@@ -220,7 +235,7 @@ fn functions_that_were_copied_are_not_counted() {
     b.launch();
     assert_eq!(b.parts(), "mmm.");
     let load = b.ended()[0];
-    assert_eq!((load.code_bytes, load.functions), (128 + 1280, None));
+    assert_eq!((load.code_bytes, load.functions), (128 + 256 + 1280, None));
     assert_eq!((load.variables, load.constant_banks), (None, None));
 }
 
