@@ -25,7 +25,7 @@ pub(super) use held::{Parts, Taken};
 use members::{Members, count, load};
 use named::Named;
 use nvcap_decode::decode::event::{Load, PartOf};
-use nvcap_decode::record::{ChannelId, Record, Submission};
+use nvcap_decode::record::{ChannelId, Kernel, Record, Submission};
 use nvcap_decode::wire::hash::NumberMap;
 
 /// Longest time, of the records, that a load is waited for.
@@ -124,11 +124,6 @@ impl Loads {
                     process.announced.push(c.id);
                 }
             }
-            Record::Kernel(k) => {
-                if let Some(process) = self.processes.get_mut(&k.at.pid) {
-                    process.named.name(k);
-                }
-            }
             Record::Process(p) if p.life.ends_work() => {
                 self.give_up(p.at.pid);
                 self.processes.remove(&p.at.pid);
@@ -190,6 +185,13 @@ impl Loads {
             self.give_up_all();
         }
         self.is_idle = true;
+    }
+
+    /// Takes the name of a function, which waits for nothing.
+    pub(super) fn name(&mut self, kernel: &Kernel) {
+        if let Some(process) = self.processes.get_mut(&kernel.at.pid) {
+            process.named.name(kernel);
+        }
     }
 
     /// A record has come that waits for nothing: none of a load need be missing yet.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::MOST_CODE;
 use nvcap_decode::record::Kernel;
 
+/// The most pieces of code that are remembered of a process.
+const MOST: usize = 1 << 12;
 /// The most names that are kept of a process, and the longest.
 const MOST_NAMES: usize = 1 << 12;
 const LONGEST_NAME: usize = 1 << 10;
@@ -40,7 +41,7 @@ impl Named {
         if before.is_some_and(|b| b.written == written && written.hash.is_some()) {
             return;
         }
-        if self.codes.len() >= MOST_CODE {
+        if self.codes.len() >= MOST {
             *self = Self::default();
         }
         let (start, end) = (written.at.start, written.at.end);

@@ -189,7 +189,7 @@ fn functions_of_a_module_are_counted_and_named() {
             certain,
             ..Kernel::called(at, program, name)
         };
-        b.loads.put(Record::Kernel(Box::new(kernel)));
+        b.loads.name(&kernel);
     };
     name(&mut b, CODE + 128, "second", true);
     name(&mut b, CODE, "first", true);
