@@ -275,6 +275,7 @@ local operations = {
     },
     load = {
         part_of = "t", entries = "n", code_bytes = "n", code_writes = "n", data_bytes = "n", data_writes = "n",
+        variables = "n", constant_banks = "n", functions = "n", kernels = "t",
     },
     semaphore = {
         unit = "t", action = "t", ["action.other"] = "n", address = "x", payload = "n", wide = "b", timestamp = "b",

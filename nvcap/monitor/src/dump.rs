@@ -169,6 +169,19 @@ impl Look {
     }
 }
 
+/// An error of a GPU whose process no message names.
+pub(crate) fn fault_of_gpu(xid: Xid) -> Fault {
+    let look = Look {
+        report: Report {
+            time_ns: clock::now(),
+            ..Report::default()
+        },
+        refused: Vec::new(),
+        taken: Taken::default(),
+    };
+    look.fault(0, xid.code, Some(xid))
+}
+
 /// Data of a look.
 #[derive(Default)]
 struct Taken {

@@ -51,7 +51,7 @@ pub enum Cause {
 /// A process that hangs or has failed.
 #[derive(Debug)]
 pub struct Finding {
-    /// The process.
+    /// The process; 0 of an error of a GPU whose process no message names.
     pub pid: u32,
     /// Reason why the look is worth keeping.
     pub cause: Cause,
@@ -108,6 +108,8 @@ struct Watched {
     memory: Memory,
     /// USERD of its channels, and GP_GET and GP_PUT of each at the last reading.
     channels: Vec<(u64, Option<u64>)>,
+    /// GPUs of its channels, as far as they are known.
+    gpus: BTreeSet<u32>,
     pace: Pace,
     /// The last look, with unfinished work.
     before: Option<(Instant, Report)>,
@@ -139,6 +141,8 @@ impl Watched {
     fn take_channels(&mut self, report: &Report) {
         let facts = report.processes.iter().flat_map(|p| &p.channels);
         self.channels = facts.map(|f| (f.userd.0, None)).collect();
+        let known = report.rings.channels.iter().filter_map(|c| c.gpu);
+        self.gpus.extend(known);
         self.has_moved();
     }
 }
@@ -264,7 +268,7 @@ impl Watch {
     /// # Errors
     /// When a process that was named may not be read, in the first round.
     pub fn round(&mut self, now: Instant) -> Result<(), (u32, io::Error)> {
-        let messages = self.log.take();
+        let messages = self.log.take(now);
         let holds = self.hold_strangers(&messages);
         let is_due = |s: Instant| now.duration_since(s) >= SEARCH;
         let mut named = messages.iter().filter_map(Xid::process);
@@ -307,9 +311,10 @@ impl Watch {
         thread::scope(|scope| {
             let working = scope.spawn(work);
             while !working.is_finished() {
-                let messages = self.log.take();
+                let now = Instant::now();
+                let messages = self.log.take(now);
                 let holds = self.hold_strangers(&messages);
-                self.failed(messages, holds, Instant::now());
+                self.failed(messages, holds, now);
                 self.log.wait(BESIDE);
             }
             working.join().unwrap_or_else(|panic| resume_unwind(panic))
@@ -377,6 +382,7 @@ impl Watch {
                 name: report.processes.first().map(|p| p.name.clone()),
                 memory,
                 channels: Vec::new(),
+                gpus: BTreeSet::new(),
                 pace: Pace::new(self.limit.unwrap_or(Duration::MAX), now),
                 before: None,
                 told: false,
@@ -528,7 +534,28 @@ impl Watch {
         }
         self.failing.extend(all);
         let unnamed = messages.into_iter().filter(|x| x.process().is_none());
+        let (of_gpus, unnamed): (Vec<Xid>, _) = unnamed.partition(Xid::is_of_unknown_process);
         self.unnamed.extend(unnamed);
+        let of_gpus = of_gpus.into_iter().filter(|xid| self.is_of_our_gpus(xid));
+        let findings = of_gpus.map(|xid| Finding {
+            pid: 0,
+            cause: Cause::Error,
+            name: None,
+            fault: Some(Box::new(dump::fault_of_gpu(xid))),
+            report: Report::default(),
+            moved: None,
+            hold: None,
+        });
+        let findings: Vec<Finding> = findings.collect();
+        self.ready.extend(findings);
+    }
+
+    /// Tells whether a message is about a GPU that is watched: any on a whole host, else one that a watched process may use.
+    fn is_of_our_gpus(&self, xid: &Xid) -> bool {
+        let may_use =
+            |w: &Watched| w.gpus.is_empty() || xid.gpu.is_none_or(|gpu| w.gpus.contains(&gpu));
+        let is_of_host = matches!(&self.whom, Whom::All(choice, _) if choice.is_any());
+        is_of_host || self.processes.values().any(may_use)
     }
 
     /// Looks at processes that messages without a process's id are about: by the channel, or all of the GPU.
@@ -544,8 +571,12 @@ impl Watch {
             }
             let look = dump::look(&[pid], &self.options);
             let mut about = look.report.processes.iter().flat_map(|p| &p.xids);
-            let is_new =
-                |x: &&Xid| x.time_ns >= oldest && x.process().is_none() && x.code != REMOVAL;
+            let is_new = |x: &&Xid| {
+                x.time_ns >= oldest
+                    && x.process().is_none()
+                    && !x.is_of_unknown_process()
+                    && x.code != REMOVAL
+            };
             if let Some(xid) = about.find(is_new).cloned()
                 && self.told.is_new(pid, xid.code, now)
                 && is_told(pid, self.allowance.ask(pid, true, now))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
 use nvcap_decode::record::Xid;
 
@@ -18,6 +19,8 @@ const EXCEPTION: u32 = 13;
 const RESET: u32 = 43;
 /// Longest time between an exception's first message and the message that names the process, ns; 5 ms were seen.
 const EXCEPTION_NS: u64 = 100_000_000;
+/// Time for which the message that names the process is waited for.
+const UNNAMED: Duration = Duration::from_millis(300);
 /// The most messages that are kept until the process is named: each SM may write some.
 const EXCEPTIONS: usize = 16;
 
@@ -100,18 +103,31 @@ impl Xids {
 /// the same instance of it.
 #[derive(Debug, Default)]
 pub struct Exceptions {
-    waiting: Vec<Xid>,
+    waiting: Vec<Waiting>,
+    /// Messages that no other gave a process.
+    left: Vec<Xid>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    xid: Xid,
+    came: Instant,
+}
+
+/// Part of a GPU that a message is about.
+fn place(of: &Xid) -> (&str, Option<u32>, Option<u32>) {
+    (&of.pci, of.gpu_instance, of.compute_instance)
 }
 
 impl Exceptions {
     /// Keeps a message that names no process, and returns any other message. A message about a process's exception is returned with the texts of the
     /// messages that the driver wrote before it about the same GPU.
-    pub fn joined(&mut self, mut xid: Xid) -> Option<Xid> {
+    pub fn joined(&mut self, mut xid: Xid, now: Instant) -> Option<Xid> {
         let oldest = xid.time_ns.saturating_sub(EXCEPTION_NS);
-        self.waiting.retain(|w| w.time_ns >= oldest);
+        self.leave(|w| w.xid.time_ns < oldest);
         if xid.code == EXCEPTION && xid.pid.is_none() && xid.hardware_channel.is_none() {
             if self.waiting.len() < EXCEPTIONS {
-                self.waiting.push(xid);
+                self.waiting.push(Waiting { xid, came: now });
             }
             return None;
         }
@@ -121,13 +137,69 @@ impl Exceptions {
         if !names_one || !matches!(xid.code, EXCEPTION | RESET) {
             return Some(xid);
         }
-        let place = |of: &Xid| (of.gpu_instance, of.compute_instance);
-        let is_of = |w: &mut Xid| w.pci == xid.pci && place(w) == place(&xid);
-        let texts = self.waiting.extract_if(.., is_of).map(|w| w.text);
+        let is_of = |w: &mut Waiting| place(&w.xid) == place(&xid);
+        let texts = self.waiting.extract_if(.., is_of).map(|w| w.xid.text);
         let mut texts: Vec<String> = texts.collect();
         texts.push(xid.text);
         xid.text = texts.join("; ");
         Some(xid)
+    }
+
+    /// Returns the exceptions that no message gave a process and none will any more, each one message; with no time, all that have none.
+    pub fn without_process(&mut self, now: Option<Instant>) -> Vec<Xid> {
+        let has_waited =
+            |w: &Waiting| now.is_none_or(|now| now.saturating_duration_since(w.came) >= UNNAMED);
+        self.leave(has_waited);
+        std::mem::take(&mut self.left)
+    }
+
+    /// Gives up messages, those about one exception as one.
+    fn leave(&mut self, is_over: impl Fn(&Waiting) -> bool) {
+        for Waiting { xid, .. } in self.waiting.extract_if(.., |w| is_over(w)) {
+            let is_one = |l: &Xid| {
+                place(l) == place(&xid) && xid.time_ns.abs_diff(l.time_ns) <= EXCEPTION_NS
+            };
+            if let Some(first) = self.left.iter_mut().find(|l| is_one(l)) {
+                first.text = format!("{}; {}", first.text, xid.text);
+            } else if self.left.len() < EXCEPTIONS {
+                self.left.push(xid);
+            }
+        }
+    }
+}
+
+/// The log's messages with each exception once: the driver writes several lines about one, with its process in some of them.
+#[derive(Debug, Default)]
+pub struct EachOnce {
+    exceptions: Exceptions,
+    /// Exceptions of which a line came a short time ago.
+    told: Vec<Xid>,
+}
+
+impl EachOnce {
+    /// Takes the messages since the last call.
+    pub fn take(&mut self, log: &mut Xids, now: Instant) -> Vec<Xid> {
+        let mut all = Vec::new();
+        for xid in log.take() {
+            all.extend(self.exceptions.joined(xid, now));
+        }
+        all.extend(self.exceptions.without_process(Some(now)));
+        all.retain(|xid| xid.code != EXCEPTION || self.is_new(xid));
+        all
+    }
+
+    /// Tells whether the message is the first about its exception.
+    fn is_new(&mut self, xid: &Xid) -> bool {
+        let is_near = |t: &Xid| xid.time_ns.abs_diff(t.time_ns) <= EXCEPTION_NS;
+        let may_be_of = |t: &Xid| t.pid == xid.pid || t.pid.is_none() || xid.pid.is_none();
+        let newest = xid.time_ns.saturating_sub(EXCEPTION_NS);
+        self.told.retain(|t| t.time_ns >= newest);
+        let is_told = |t: &Xid| place(t) == place(xid) && is_near(t) && may_be_of(t);
+        let is_new = !self.told.iter().any(is_told);
+        if is_new && self.told.len() < EXCEPTIONS {
+            self.told.push(xid.clone());
+        }
+        is_new
     }
 }
 
@@ -155,7 +227,7 @@ mod tests {
         let mut joined = |place: &str, rest: &str| {
             let line = format!("NVRM: Xid (PCI:0000:35:00{place}): {rest}");
             let xid = Xid::parse(&line).unwrap();
-            all.joined(xid).map(|xid| xid.text)
+            all.joined(xid, Instant::now()).map(|xid| xid.text)
         };
         let named = |text: &str| Some(text.to_owned());
         assert_eq!(joined("", "13, of the first"), None);
@@ -173,5 +245,46 @@ mod tests {
             joined(" GPU-I:01", "13, pid=4, name=d, own"),
             named("of an instance; own")
         );
+    }
+
+    fn line(at: u64, rest: &str) -> Xid {
+        let mut xid = Xid::parse(&format!("NVRM: Xid (PCI:0000:35:00): {rest}")).unwrap();
+        xid.time_ns = at;
+        xid
+    }
+
+    /// An exception that no message gives a process is one, however many lines it has; it is not given up before such a message can have come.
+    #[test]
+    fn exceptions_without_a_process_are_left() {
+        let mut all = Exceptions::default();
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        for text in ["13, warp", "13, global"] {
+            assert_eq!(all.joined(line(0, text), begin), None);
+        }
+        assert_eq!(all.without_process(Some(at(299))), []);
+        let texts = |all: Vec<Xid>| Vec::from_iter(all.into_iter().map(|x| x.text));
+        assert_eq!(texts(all.without_process(Some(at(300)))), ["warp; global"]);
+        assert_eq!(all.without_process(None), []);
+        // By the log's times the next message is of another exception.
+        assert_eq!(all.joined(line(0, "13, first"), begin), None);
+        let second = all.joined(line(EXCEPTION_NS + 1, "13, pid=1, name=a, own"), begin);
+        assert_eq!(second.unwrap().text, "own");
+        assert_eq!(texts(all.without_process(None)), ["first"]);
+    }
+
+    /// Lines of one exception count once: those before the one that names the process, and those that name it again.
+    #[test]
+    fn an_exception_is_one() {
+        let mut all = EachOnce::default();
+        let mut is_new = |at, rest: &str| all.is_new(&line(at, rest));
+        assert!(is_new(0, "13, pid=1, name=a, warp"));
+        assert!(!is_new(EXCEPTION_NS, "13, pid=1, name=a, Ch 0000000a"));
+        assert!(!is_new(
+            EXCEPTION_NS,
+            "13, Graphics Exception: ChID 000a, Class 0000cbc0"
+        ));
+        assert!(is_new(EXCEPTION_NS, "13, pid=2, name=b, warp"));
+        assert!(is_new(3 * EXCEPTION_NS, "13, pid=1, name=a, warp"));
     }
 }

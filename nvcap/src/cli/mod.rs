@@ -409,6 +409,7 @@ pub fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, Parser as _};
+    use std::collections::BTreeMap;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -466,6 +467,7 @@ mod tests {
             "pod",
             "host_root",
         ];
+        let mut all: BTreeMap<String, BTreeMap<Option<String>, Vec<String>>> = BTreeMap::new();
         each_command("", &super::command_line(), &mut |name, command| {
             for arg in command.get_arguments().filter(|a| !a.is_hide_set()) {
                 let (id, heading) = (arg.get_id().as_str(), arg.get_help_heading());
@@ -475,9 +477,17 @@ mod tests {
                 if arg.is_positional() {
                     let own = [None, Some("Target")];
                     assert!(own.contains(&heading), "{name}: {id} is under {heading:?}");
+                    continue;
                 }
+                let of = all.entry(id.to_owned()).or_default();
+                of.entry(heading.map(str::to_owned))
+                    .or_default()
+                    .push(name.to_owned());
             }
         });
+        // One that several commands have stands under the same heading in each.
+        let differ: Vec<_> = all.iter().filter(|(_, at)| at.len() > 1).collect();
+        assert!(differ.is_empty(), "{differ:#?}");
     }
 
     /// Text that is wrapped by hand must fit the width of the help: clap would wrap a longer line once more.

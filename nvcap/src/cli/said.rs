@@ -17,8 +17,8 @@ const VERSION: u32 = 1;
 /// A hang or an error of a process, in words and as JSON.
 #[derive(Debug)]
 pub(super) struct Said {
-    /// The process.
-    pub(super) pid: u32,
+    /// The process; 0 where it is not known.
+    pid: u32,
     cause: Cause,
     name: Option<String>,
     rank: Option<u32>,
@@ -53,11 +53,33 @@ impl Said {
         }
     }
 
+    /// The process, where it is known.
+    pub(super) fn pid(&self) -> Option<u32> {
+        (self.pid != 0).then_some(self.pid)
+    }
+
+    /// The GPU of an error that is of no process which is known.
+    fn gpu(&self) -> String {
+        let message = self.fault.as_ref().and_then(|f| f.message.as_ref());
+        match message.map(|m| (m.gpu, &m.pci)) {
+            Some((Some(gpu), _)) => format!("GPU {gpu}"),
+            Some((None, pci)) => format!("the GPU at {}", Plain(pci)),
+            None => "a GPU".to_owned(),
+        }
+    }
+
     /// The line: `process 4711 python3: ERROR: Xid 31 in writes(float*), a write to the page at 0x7f00c4800000, where nothing is mapped`.
     pub(super) fn text(&self) -> String {
-        let name = self.name.as_deref().unwrap_or("?");
         let word = self.word().to_uppercase();
-        let head = format!("process {} {}: {word}", self.pid, Plain(name));
+        let head = match (self.pid(), &self.name) {
+            (Some(pid), name) => {
+                format!(
+                    "process {pid} {}: {word}",
+                    Plain(name.as_deref().unwrap_or("?"))
+                )
+            }
+            (None, _) => format!("{}, process not known: {word}", self.gpu()),
+        };
         match &self.fault {
             Some(f) => format!("{head}: {}", fault::in_short(f)),
             None => head,
@@ -72,7 +94,7 @@ impl Said {
             ("version", json!(VERSION)),
             ("unix_ns", json!(self.unix_ns)),
             ("verdict", json!(self.word())),
-            ("pid", json!(self.pid)),
+            ("pid", json!(self.pid())),
             ("name", json!(self.name)),
             ("rank", json!(self.rank)),
             ("text", json!(self.text())),

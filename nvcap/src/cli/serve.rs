@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 
@@ -26,6 +26,7 @@ use nvcap_process::clock;
 use nvcap_process::exit_stop;
 use nvcap_process::host::choice::Whom;
 use nvcap_process::memory::chip;
+use nvcap_process::xids::EachOnce;
 use nvcap_show::output::dump::{self, ReportOptions, Shown};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::style::Plain;
@@ -211,8 +212,8 @@ impl Live {
     }
 
     /// Counts the Xids in those messages of the driver that are new.
-    fn take_errors(&self, xids: &mut Xids) {
-        for xid in xids.take() {
+    fn take_errors(&self, xids: &mut Xids, errors: &mut EachOnce) {
+        for xid in errors.take(xids, Instant::now()) {
             self.count_error(xid.process(), xid.gpu, xid.code);
         }
         for line in xids.unread() {
@@ -442,12 +443,13 @@ fn send(
 /// Reads the counts again and again, until a signal ends the process.
 fn count(live: &Live, mut xids: Option<Xids>, mut alive: Option<LastAlive>) -> ! {
     let mut refusals = Refusals::default();
+    let mut errors = EachOnce::default();
     loop {
         let wait = locked(&live.host).round();
         let due = clock::now() + wait.as_nanos() as u64;
         live.due.store(due, Ordering::Relaxed);
         if let Some(xids) = &mut xids {
-            live.take_errors(xids);
+            live.take_errors(xids, &mut errors);
         }
         if let Some(file) = &mut alive
             && let Err(e) = file.still(unix_ns())

@@ -43,7 +43,7 @@ Once a second, with --fault ten times, it reads 8 to 32 bytes of every channel: 
 BPF, no stop.
 
 The command runs in /bin/sh as the user, and with the rights, that nvcap runs with, with
-  NVCAP_PID          the process
+  NVCAP_PID          the process; not set where the driver names none (an exception of its GPU)
   NVCAP_VERDICT      hang or error
   NVCAP_XID          the number of the error
   NVCAP_DUMP         the dump's path, as text; not set if there is none
@@ -236,6 +236,7 @@ fn report(
         Cause::Error => Status::Stopped,
     };
     let written = match finding.report.processes.is_empty() {
+        true if finding.pid == 0 => Err(anyhow::anyhow!("nothing is dumped")),
         true => Err(anyhow::anyhow!("it had ended before it could be dumped")),
         false => dumped(args, &finding, collective.as_ref()),
     };
@@ -277,8 +278,11 @@ fn report(
         shell
             .args(["-c", command])
             .stdin(Stdio::null())
-            .env("NVCAP_PID", said.pid.to_string())
             .env("NVCAP_VERDICT", said.word());
+        match said.pid() {
+            Some(pid) => shell.env("NVCAP_PID", pid.to_string()),
+            None => shell.env_remove("NVCAP_PID"),
+        };
         if let Some(fault) = &said.fault {
             shell.env("NVCAP_XID", fault.code.to_string());
         }

@@ -50,6 +50,12 @@ fn modules_are_loaded() {
     for module in loads.iter().filter(|l| l["part_of"] == "module") {
         assert_eq!(module["code_bytes"], 896);
         assert_eq!(module["data_bytes"], 4000 + 28 + 412 + 16);
+        // Both constants are in one bank; of the functions libcuda has loaded the one that was asked for.
+        assert_eq!(
+            (&module["variables"], &module["constant_banks"]),
+            (&2.into(), &1.into())
+        );
+        assert_eq!(module["functions"], 1);
     }
     let lines = |word: &str| brief.lines().filter(|l| l.contains(word)).count();
     assert_eq!(lines("module loaded: 896 B of code"), 5, "{brief}");
@@ -60,11 +66,18 @@ fn modules_are_loaded() {
         "{brief}"
     );
     assert_eq!(lines("launch f3"), 5, "{brief}");
+    assert_eq!(
+        lines("2 variables, 1 constant bank, 1 function"),
+        5,
+        "{brief}"
+    );
     // Its writes are there for whoever asks.
     let file = argument(xz_fixture("h100-modules.pcapng.xz").expect("a fixture"));
     let all = nvcap(&["decode", "-v", &file]);
     let writes = text(&all.stdout).matches("inline ").count();
     assert!(writes > 5 + 5 * 5, "{writes}");
+    // The name is found when it is first launched: the same code again has it.
+    assert_eq!(text(&all.stdout).matches("1 function: f3").count(), 4);
 }
 
 /// `macro_copy` (tests/gpu/macro_copy.cu): 18 times one copy device to host, one within the device, two host to device, and two to symbols.

@@ -1,8 +1,10 @@
 //! The model against the log of a vector-add process on an H200: tests/captures/h200-ioctl.log.gz, every ioctl
 //! and every mmap of it.
 
+use crate::common::cli::{Folder, nvcap, text};
 use crate::common::files;
 use std::collections::BTreeSet;
+use std::{fs, io::Read as _};
 
 use nvcap_decode::{
     decode::event::Place,
@@ -295,6 +297,55 @@ fn addresses_are_resolved_to_objects_and_places() {
     let rings = maps.iter().find(|m| m.start.0 == 0x2_0060_0000).unwrap();
     assert_eq!(rings.channels.len(), 20);
     assert_eq!(rings.device, Device::Gpu(0));
+}
+
+/// The log, of a release that is newer than the tables.
+fn of_newer_release(folder: &Folder) -> String {
+    let path = files::capture("h200-ioctl.log.gz").expect("a capture");
+    let mut text = String::new();
+    let file = fs::File::open(path).expect("the capture opens");
+    flate2::read::GzDecoder::new(file)
+        .read_to_string(&mut text)
+        .expect("text");
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let (from, to) = (hex(b"580.159.04"), hex(b"610.43.02\0"));
+    let mut replaced = 0;
+    let line = |line: &str| {
+        let Some((head, words)) = line.split_once("] ").filter(|(h, _)| h.starts_with(' ')) else {
+            return line.to_owned();
+        };
+        let digits = words.replace(' ', "");
+        replaced += digits.matches(&from).count();
+        let digits = digits.replace(&from, &to);
+        let words: Vec<&str> = (0..digits.len())
+            .step_by(8)
+            .map(|at| &digits[at..digits.len().min(at + 8)])
+            .collect();
+        format!("{head}] {}", words.join(" "))
+    };
+    let lines: Vec<String> = text.lines().map(line).collect();
+    assert!(replaced > 0, "the log tells its release");
+    let path = folder.path("newer.log");
+    fs::write(&path, lines.join("\n")).expect("the log is written");
+    path
+}
+
+/// Each command that reads it says so, once.
+#[test]
+fn a_newer_release_is_said_once() {
+    let folder = Folder::new("newer");
+    let log = of_newer_release(&folder);
+    for args in [
+        &["ioctls", &log][..],
+        &["ioctls", "-v", &log],
+        &["channels", &log],
+        &["maps", &log],
+    ] {
+        let out = nvcap(args);
+        let said = text(&out.stderr);
+        let words = "610.43.02 is newer than those that nvcap knows";
+        assert_eq!(said.matches(words).count(), 1, "{args:?}: {said}");
+    }
 }
 
 /// A driver newer than the tables has a handle more in a channel's parameters, and no call names their size: the memory of GP_GET and GP_PUT is

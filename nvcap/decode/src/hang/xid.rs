@@ -86,6 +86,12 @@ impl Xid {
         }
     }
 
+    /// It is about one process's work, and tells neither the process nor the channel: a fault of its GPU, of whom is not known.
+    #[must_use]
+    pub fn is_of_unknown_process(&self) -> bool {
+        self.pid.is_none() && self.hardware_channel.is_none() && !self.is_of_whole_gpu()
+    }
+
     /// The process that it is about, where it is about one and the message names it.
     pub fn process(&self) -> Option<u32> {
         self.pid.filter(|_| !self.is_of_whole_gpu())

@@ -111,7 +111,7 @@ impl Messages {
     pub(super) fn take(&mut self, processes: &[(&u32, &Watched)], now: Instant) {
         let Some(log) = &mut self.log else { return };
         for xid in log.take() {
-            let Some(xid) = self.exceptions.joined(xid) else {
+            let Some(xid) = self.exceptions.joined(xid, now) else {
                 continue;
             };
             if xid.is_of_whole_gpu() || xid.code == REMOVAL {

@@ -1,5 +1,7 @@
 //! Xid messages of the kernel log, and the processes and channels that they are about.
 
+use std::time::Instant;
+
 use nvcap_decode::hang::{ChannelState, Xid};
 use nvcap_process::clock;
 use nvcap_process::procfs::stat::Stat;
@@ -46,11 +48,19 @@ impl Began {
     }
 }
 
-/// Returns the messages of the log, an exception's with the texts of those before it that name no process.
+/// Returns the messages of the log, an exception's with the texts of those before it that name no process; one of which no message names the
+/// process is there, too.
 pub(super) fn of_log(log: &mut Xids) -> Vec<Xid> {
     let mut exceptions = Exceptions::default();
-    let all = log.take().into_iter();
-    all.filter_map(|xid| exceptions.joined(xid)).collect()
+    let (mut all, now) = (Vec::new(), Instant::now());
+    for xid in log.take() {
+        let named = exceptions.joined(xid, now);
+        all.extend(exceptions.without_process(Some(now)));
+        all.extend(named);
+    }
+    all.extend(exceptions.without_process(None));
+    all.sort_by_key(|xid| xid.time_ns);
+    all
 }
 
 /// Returns the messages about a process with these channels, each with the channels that it may be about, and a note where one may be from before the
@@ -83,8 +93,8 @@ fn since(
     (found, note)
 }
 
-/// Returns the message with the channels that it may be about, where it is about the process that has `mine`. A message about the whole GPU is about
-/// every process of that GPU; any other, about the process that it names, else about the one that has the channel.
+/// Returns the message with the channels that it may be about, where it is about the process that has `mine`. A message about the whole GPU, or one that
+/// does not tell whom it is about, is about every process of that GPU; any other, about the process that it names, else about the one that has the channel.
 fn about(xid: &Xid, pid: u32, mine: &[&ChannelState]) -> Option<Xid> {
     let mut xid = xid.clone();
     // Without the driver's list of GPUs, the process's id must do.
@@ -97,6 +107,7 @@ fn about(xid: &Xid, pid: u32, mine: &[&ChannelState]) -> Option<Xid> {
     let uses_gpu = || xid.gpu.is_some() && mine.iter().any(|c| c.gpu.is_none() || c.gpu == xid.gpu);
     let is = match xid.process() {
         _ if xid.is_of_whole_gpu() => named || uses_gpu(),
+        _ if xid.is_of_unknown_process() => uses_gpu(),
         Some(_) => named,
         None => !xid.channels.is_empty(),
     };
@@ -273,10 +284,23 @@ mod tests {
                 .send(format!("3,1,10,-;{line}\n").as_bytes())
                 .unwrap();
         }
+        // Nobody's.
+        kernel
+            .send(b"3,1,900000,-;NVRM: Xid (PCI:0000:35:00): 13, Graphics Exception: ESR 0x504730=0x20\n")
+            .unwrap();
         let all = of_log(&mut xids);
-        let [xid, exception] = &all[..] else {
+        let [xid, exception, nobodys] = &all[..] else {
             panic!("{all:?}")
         };
+        assert!(nobodys.is_of_unknown_process() && nobodys.text.contains("ESR"));
+        // It is told with each process of its GPU, and with no other.
+        let channels = [channel(0, 7, Some(3), 1), channel(1, 8, Some(2), 1)];
+        let told = |pid| {
+            since(std::slice::from_ref(nobodys), pid, &channels, ALWAYS)
+                .0
+                .len()
+        };
+        assert_eq!((told(7), told(8)), (1, 0));
         // What the exception was is in a message that names no process.
         assert!(
             exception.pid == Some(8) && exception.text.contains("Illegal Instruction Parameter; "),

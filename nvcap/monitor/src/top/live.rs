@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::faults::Faults;
 use super::gauges::{Gauge, Gauges};
 use super::table::{Cell, Column, Rank, Row, RowId, Table, number, text};
 use crate::counts::channel::{Age, State, Sums};
@@ -67,6 +68,8 @@ pub struct Reading {
     pub channels: BTreeMap<u32, Vec<ChannelView>>,
     /// Identities of the processes.
     pub who: BTreeMap<u32, Who>,
+    /// Faults since the reading before.
+    pub faults: Faults,
     /// True if all processes that were named have ended.
     pub is_over: bool,
 }
@@ -85,6 +88,7 @@ pub struct Live {
     now: Reading,
     before: Before,
     gauges: Gauges,
+    faults: Faults,
     hang_ns: u64,
 }
 
@@ -122,7 +126,8 @@ impl Live {
     }
 
     /// Takes the next reading.
-    pub fn take(&mut self, reading: Reading) {
+    pub fn take(&mut self, mut reading: Reading) {
+        self.faults.append(std::mem::take(&mut reading.faults));
         self.before = Before {
             unix_ns: self.now.view.unix_ns,
             cpu_ns: self.now.view.cpu_ns,
@@ -148,6 +153,11 @@ impl Live {
             let process = processes.iter().find(|p| p.pid == pid);
             process.map_or_else(String::new, |p| p.name.clone())
         })
+    }
+
+    /// Returns the lines of the faults since the first reading.
+    pub fn faults(&self) -> Vec<String> {
+        self.faults.lines()
     }
 
     /// Returns text that says how many moments the shares of the last step are of.

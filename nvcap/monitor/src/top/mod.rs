@@ -3,9 +3,11 @@
 //! - [`table`]: rows of cells, sorted and filtered.
 //! - [`live`]: readings of the counts as tables; [`gauges`]: shares of the time at work; [`tally`]: a sink that sums up a trace in steps of time, for any part of it.
 //! - [`works`]: those sums as tables; [`counted`]: the counts that a trace is held against.
+//! - [`faults`]: faults that happened meanwhile.
 //! - [`state`]: what the user sees and has asked for, by the keys; [`view`]: drawing it.
 
 pub mod counted;
+pub mod faults;
 pub mod gauges;
 pub mod live;
 pub mod state;

@@ -1,14 +1,16 @@
 //! A sink that sums up a trace in steps of time, so that any part of it can be shown.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 
+use super::faults::{Faulted, Faults};
 use nvcap_decode::decode::event::{
     Body, Context, Engine, Event, GpuTime, Operation, SubmissionHead,
 };
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{ChannelId, Life, Loss, Lost, Record};
+use nvcap_show::output::fault;
 use nvcap_show::output::gpu_time::work::{self, Done, Entries, What};
 use nvcap_show::output::names::is_timed;
 use nvcap_show::output::{Detail, Sink};
@@ -17,6 +19,8 @@ use nvcap_show::output::{Detail, Sink};
 const STEP: u64 = 100_000_000;
 /// The most steps that are kept. When there are more, each becomes twice as long.
 const MOST_STEPS: usize = 4096;
+/// The most faults that are kept.
+const MOST_FAULTS: usize = 1024;
 /// The most kernels that are kept apart.
 const MOST_WORKS: usize = 1 << 16;
 
@@ -163,6 +167,8 @@ pub struct Tally {
     /// The time, process and channel of the submission that the next work to end belongs to.
     of: (u64, u32, ChannelId),
     has_times: bool,
+    /// Faults by their times: words, and the process.
+    faults: VecDeque<(u64, u32, String)>,
 }
 
 impl Default for Tally {
@@ -179,6 +185,7 @@ impl Default for Tally {
             entries: Entries::default(),
             of: (0, 0, ChannelId(0)),
             has_times: false,
+            faults: VecDeque::new(),
         }
     }
 }
@@ -205,6 +212,30 @@ impl Tally {
     /// Tells whether the GPU's times are known.
     pub fn has_times(&self) -> bool {
         self.has_times
+    }
+
+    /// Faults until a moment after the begin, ns; `offset` is what makes its times times of day, 0 where that is not known.
+    pub fn faults(&self, until: u64, offset: u64) -> Faults {
+        let origin = self.origin();
+        let mut all = Faults::default();
+        for (time, pid, text) in &self.faults {
+            if time.saturating_sub(origin) > until {
+                continue;
+            }
+            let name = self.processes.get(pid).map(|p| p.name.clone());
+            all.add(Faulted {
+                time_ns: match offset {
+                    0 => time.saturating_sub(origin),
+                    offset => time.saturating_add(offset),
+                },
+                of_day: offset > 0,
+                pid: *pid,
+                name: name.unwrap_or_default(),
+                gpu: None,
+                text: text.clone(),
+            });
+        }
+        all
     }
 
     /// The processes.
@@ -417,6 +448,13 @@ impl Sink for Tally {
         match record {
             Record::Process(p) => self.life(p.at.pid, &p.life),
             Record::Loss(loss) => self.lost(loss),
+            Record::Fault(f) => {
+                if self.faults.len() == MOST_FAULTS {
+                    self.faults.pop_front();
+                }
+                let fault = (f.at.time_ns, f.at.pid, fault::in_short(f));
+                self.faults.push_back(fault);
+            }
             Record::Channel(c) => {
                 let channel = self.channels.entry(c.id).or_default();
                 channel.pid = c.at.pid;

@@ -374,6 +374,7 @@ fn terminals_of_any_size() {
         about: "about the table".to_owned(),
         notice: Some("a notice that is longer than the terminal is wide, by far".to_owned()),
         gauges: vec![Gauge::default(); 8],
+        faults: vec!["a fault that is told".to_owned(); 9],
         color: true,
     };
     let none = Table::default();

@@ -23,6 +23,8 @@ pub struct Around {
     pub notice: Option<String>,
     /// The GPUs, drawn above the table.
     pub gauges: Vec<Gauge>,
+    /// Faults, drawn below the GPUs.
+    pub faults: Vec<String>,
     /// True if colours may be used.
     pub color: bool,
 }
@@ -56,22 +58,32 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State, table: &Table, around: &Ar
         .gauges
         .len()
         .min(usize::from(frame.area().height / 3)) as u16;
+    let faults = around
+        .faults
+        .len()
+        .min(usize::from(frame.area().height / 4)) as u16;
     let lines = [
         Constraint::Length(1),
         Constraint::Length(gpus),
+        Constraint::Length(faults),
         Constraint::Length(1),
         Constraint::Length(u16::from(!table.part.is_empty())),
         Constraint::Length(1),
         Constraint::Min(0),
         Constraint::Length(1),
     ];
-    let [head, gauges, about, part, columns, body, foot] =
+    let [head, gauges, faulted, about, part, columns, body, foot] =
         Layout::vertical(lines).areas(frame.area());
     let drawn = around.gauges.iter().take(usize::from(gpus));
     let drawn: Vec<Line<'_>> = drawn
         .map(|g| gauge(g, around.color, gauges.width))
         .collect();
     frame.render_widget(Paragraph::new(drawn), gauges);
+    let drawn = around.faults.iter().take(usize::from(faults));
+    let drawn: Vec<Line<'_>> = drawn
+        .map(|line| Line::styled(line.as_str(), alarm(around.color)))
+        .collect();
+    frame.render_widget(Paragraph::new(drawn), faulted);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let all = usize::from(head.width);
     let title = format!("nvcap top  {}", around.head);

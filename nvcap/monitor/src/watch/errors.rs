@@ -74,14 +74,15 @@ impl Log {
     }
 
     /// Takes the messages since the last call, but those about the removal of a channel.
-    pub(super) fn take(&mut self) -> Vec<Xid> {
+    pub(super) fn take(&mut self, now: Instant) -> Vec<Xid> {
         let new = self.xids.as_mut().map(Xids::take).unwrap_or_default();
         let joined = new
             .into_iter()
-            .filter_map(|xid| self.exceptions.joined(xid))
+            .filter_map(|xid| self.exceptions.joined(xid, now))
             .filter(|xid| xid.code != REMOVAL);
         let mut all = std::mem::take(&mut self.waiting);
         all.extend(joined);
+        all.extend(self.exceptions.without_process(Some(now)));
         all
     }
 
@@ -93,7 +94,7 @@ impl Log {
         let until = Instant::now() + MESSAGE;
         let mut others = Vec::new();
         while failing.iter().any(|f| f.xid.is_none()) {
-            for xid in self.take() {
+            for xid in self.take(Instant::now()) {
                 let its = |f: &&mut Failing| {
                     f.xid.is_none() && xid.process() == Some(f.pid) && xid.code == f.code
                 };

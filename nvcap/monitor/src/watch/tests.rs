@@ -74,6 +74,42 @@ fn one_that_has_ended_is_told() {
     assert!(watch.next_finding().is_none());
 }
 
+/// An exception that no message gives a process is an error of its GPU: told once, of no process.
+#[test]
+fn an_exception_of_nobody_is_told_of_its_gpu() {
+    let (mut watch, kernel) = with_log(NOBODY);
+    let lines = [
+        "Warp Exception on (GPC 7, TPC 7, SM 0): Illegal Instruction Parameter",
+        "Exception: ESR 0x504730=0x20",
+    ];
+    let logs_both = || {
+        for line in lines {
+            let line = format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): 13, Graphics SM {line}");
+            kernel.send(line.as_bytes()).unwrap();
+        }
+    };
+    logs_both();
+    let now = Instant::now();
+    watch.round(now).unwrap();
+    assert!(watch.next_finding().is_none(), "its process may be named");
+    watch.round(now + Duration::from_secs(1)).unwrap();
+    assert!(
+        watch.next_finding().is_none(),
+        "no watched process uses the GPU"
+    );
+    watch.whom = Whom::All(Default::default(), "/".into());
+    watch.searched = Some(now);
+    logs_both();
+    watch.round(now).unwrap();
+    watch.round(now + Duration::from_secs(1)).unwrap();
+    let finding = watch.next_finding().unwrap();
+    let fault = finding.fault.unwrap();
+    assert_eq!((finding.pid, fault.at.pid, fault.code), (0, 0, 13));
+    let text = &fault.message.unwrap().text;
+    assert!(text.contains("Illegal Instruction Parameter; "), "{text}");
+    assert!(watch.next_finding().is_none());
+}
+
 /// Ranks of a job fail together: the end of one that fails while another is looked at is held, and it is looked at next.
 #[test]
 fn one_that_fails_while_another_is_looked_at_is_held() {

@@ -35,7 +35,7 @@ pub(super) fn describe(
         Operation::Graph(g) => graph(f, g),
         Operation::Copy(c) => copy(f, c, redact),
         Operation::Inline(i) => inline(f, i, redact),
-        Operation::Load(l) => load(f, l),
+        Operation::Load(l) => load(f, l, true),
         Operation::Semaphore(s) => semaphore(f, s),
         Operation::Barrier(b) => barrier(f, b),
         Operation::Bind(b) => {
@@ -58,7 +58,7 @@ pub(super) fn describe(
 }
 
 /// A context that was made or a module that was loaded.
-pub(super) fn load(f: &mut Formatter<'_>, l: &Load) {
+pub(super) fn load(f: &mut Formatter<'_>, l: &Load, with_names: bool) {
     let data = match l.part_of {
         PartOf::Context => "other memory",
         PartOf::Module => "variables and constants",
@@ -74,6 +74,35 @@ pub(super) fn load(f: &mut Formatter<'_>, l: &Load) {
             f.text(format_args!("{separator}{size} of {kind} in {times}"));
             separator = ", ";
         }
+    }
+    if l.part_of == PartOf::Context {
+        return;
+    }
+    for (count, one) in [
+        (l.variables, "variable"),
+        (l.constant_banks, "constant bank"),
+        (l.functions, "function"),
+    ] {
+        if let Some(count) = count.filter(|count| *count > 0) {
+            f.text(format_args!("{separator}{}", plural(count, one)));
+            separator = ", ";
+        }
+    }
+    if with_names && !l.kernels.is_empty() {
+        // Without their number it is not known whether there are others.
+        let lead = if l.functions.is_some() {
+            ": "
+        } else {
+            ", with "
+        };
+        let names = l
+            .kernels
+            .iter()
+            .map(|name| kernels::of_mangled(name).full.clone());
+        f.text(format_args!(
+            "{lead}{}",
+            names.collect::<Vec<_>>().join(", ")
+        ));
     }
 }
 

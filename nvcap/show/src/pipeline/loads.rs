@@ -11,6 +11,7 @@
 mod form;
 mod held;
 mod members;
+mod named;
 
 #[cfg(test)]
 mod tests;
@@ -22,8 +23,9 @@ use form::{Form, chunk};
 use held::{Decide, Item, Waiting};
 pub(super) use held::{Parts, Taken};
 use members::{Members, count, load};
+use named::Named;
 use nvcap_decode::decode::event::{Load, PartOf};
-use nvcap_decode::record::{ChannelId, Record, Submission};
+use nvcap_decode::record::{ChannelId, Kernel, Record, Submission};
 use nvcap_decode::wire::hash::NumberMap;
 
 /// Longest time for which a load is waited for, by the records, ns.
@@ -45,8 +47,18 @@ const MOST_CODE: usize = 1 << 12;
 #[derive(Debug, Default)]
 struct Pending {
     items: VecDeque<Item>,
-    /// The load that goes on, and the record and entry of its last entry, which waits for what comes next.
-    load: Option<(Load, u64, u32)>,
+    /// The load that goes on.
+    load: Option<Open>,
+}
+
+/// A load that goes on: its last entry waits for what comes next.
+#[derive(Debug)]
+struct Open {
+    load: Load,
+    record: u64,
+    entry: u32,
+    /// Beginnings of its code.
+    code: Vec<u64>,
 }
 
 /// Channels of which a context is made.
@@ -67,6 +79,7 @@ struct ProcessLoads {
     making: Vec<Making>,
     /// Memory with code.
     code: BTreeSet<u64>,
+    named: Named,
 }
 
 /// Submissions that wait until it is known whether they are the driver's own.
@@ -174,6 +187,13 @@ impl Loads {
         self.is_idle = true;
     }
 
+    /// Takes the name of a function, which waits for nothing.
+    pub(super) fn name(&mut self, kernel: &Kernel) {
+        if let Some(process) = self.processes.get_mut(&kernel.at.pid) {
+            process.named.name(kernel);
+        }
+    }
+
     /// Takes note that a record has come that waits for nothing: a load may still go on.
     pub(super) fn stir(&mut self) {
         self.is_idle = false;
@@ -248,10 +268,11 @@ impl Loads {
                     decide.settle(item.record, item.entry, None);
                     pending.items.pop_front();
                 }
-                if pending.load.as_ref().is_some_and(|(_, at, _)| {
-                    decide.time(*at).is_none_or(|time| old(time, HOLD_NS))
+                if pending.load.as_ref().is_some_and(|open| {
+                    let time = decide.time(open.record);
+                    time.is_none_or(|time| old(time, HOLD_NS))
                 }) {
-                    pending.end(&mut decide);
+                    pending.end(&mut decide, &process.named);
                 }
             }
             process.making.retain_mut(|making| {
@@ -278,7 +299,7 @@ impl Loads {
         };
         for pending in process.pending.values_mut() {
             pending.give_up(&mut decide);
-            pending.end(&mut decide);
+            pending.end(&mut decide, &process.named);
         }
         for mut making in process.making.drain(..) {
             making.give_up(&mut decide);
@@ -322,10 +343,12 @@ impl Pending {
     }
 
     /// Ends the load that goes on, with its last entry.
-    fn end(&mut self, decide: &mut Decide<'_>) {
-        if let Some((load, record, entry)) = self.load.take() {
-            decide.settle(record, entry, Some(load.part_of));
-            decide.ended(record, load);
+    fn end(&mut self, decide: &mut Decide<'_>, named: &Named) {
+        if let Some(mut open) = self.load.take() {
+            let names = open.code.iter().flat_map(|start| named.of(*start));
+            open.load.kernels = names.cloned().collect();
+            decide.settle(open.record, open.entry, Some(open.load.part_of));
+            decide.ended(open.record, open.load);
         }
     }
 }
@@ -380,7 +403,7 @@ impl ProcessLoads {
         let pending = self.pending.entry(channel).or_default();
         if item.form.other {
             pending.give_up(decide);
-            return pending.end(decide);
+            return pending.end(decide, &self.named);
         }
         if !item.form.closes() {
             if item.form.is_idle() && pending.load.is_none() && pending.items.is_empty() {
@@ -405,12 +428,17 @@ impl ProcessLoads {
 
     /// Closes a load by an entry that invalidates caches.
     fn close(&mut self, channel: ChannelId, decide: &mut Decide<'_>, item: Item) {
-        let Self { pending, code, .. } = self;
+        let Self {
+            pending,
+            code,
+            named,
+            ..
+        } = self;
         let Some(mut own) = pending.remove(&channel) else {
             return;
         };
         let before = own.load.take();
-        let so_far = before.as_ref().map(|b| b.0.clone());
+        let so_far = before.as_ref().map(|b| b.load.clone());
         let mut members = Members::new(so_far, &item.form, code);
         let mut items: Vec<Item> = own.items.drain(..).collect();
         // The closing entry writes the table itself, or the last write before it is one.
@@ -430,13 +458,24 @@ impl ProcessLoads {
             other.items = members.copies(items, decide);
         }
         count(&mut members.load, &item.form, true);
-        let load = members.load;
-        if let Some((_, record, entry)) = before {
-            decide.settle(record, entry, Some(PartOf::Module));
+        let Members { load, written, .. } = members;
+        let mut code = Vec::new();
+        if let Some(before) = before {
+            decide.settle(before.record, before.entry, Some(PartOf::Module));
+            code = before.code;
         }
         if load.code_writes + load.data_writes > 0 {
             decide.hold(item.record);
-            own.load = Some((load, item.record, item.entry));
+            for written in written {
+                code.push(written.at.start);
+                named.write(written);
+            }
+            own.load = Some(Open {
+                load,
+                record: item.record,
+                entry: item.entry,
+                code,
+            });
         }
         pending.insert(channel, own);
     }

@@ -79,6 +79,9 @@ impl Pipeline<'_> {
         );
         if let Some(loads) = &mut self.loads {
             loads.stir();
+            if let Record::Kernel(k) = &record {
+                loads.name(k);
+            }
         }
         let is_next = |loads: &&mut Loads| {
             !is_of_before || matches!(record, Record::QmdCopy(_)) && loads.is_behind_end(&record)

@@ -52,6 +52,7 @@ fn xids_of_the_kernel_log() {
     log.set_nonblocking(true).unwrap();
     let log = KernelLog::of(File::from(OwnedFd::from(log)));
     let mut xids = Xids::of(log, [("0000:c1:00".to_owned(), 3)].into());
+    let mut errors = EachOnce::default();
     let answers = Counting(Arc::clone(&live));
     let name = "nvcap_channel_errors_total";
     assert_eq!(series(&answers.metrics(), name, &[]).len(), 0);
@@ -63,13 +64,18 @@ fn xids_of_the_kernel_log() {
         "3,3,30,-;NVRM: Xid (PCI:0000:c1:00.0): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
         // The process that ran into it is one of those that are hit.
         format!("3,3,31,-;NVRM: Xid (PCI:0000:c1:00): 119, pid={me}, name=x, Timeout after 6s of waiting for RPC response").as_str(),
+        // One exception in four lines.
+        "3,4,32,-;NVRM: Xid (PCI:0000:c1:00): 13, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): Out Of Range Address",
+        "3,4,33,-;NVRM: Xid (PCI:0000:c1:00): 13, Graphics Exception: ESR 0x504730=0x20",
+        format!("3,4,34,-;NVRM: Xid (PCI:0000:c1:00): 13, pid={me}, name=x, Graphics Exception: channel 0x00000008").as_str(),
+        format!("3,4,35,-;NVRM: Xid (PCI:0000:c1:00): 13, pid={me}, name=x, Graphics Exception: ESR 0x504730=0x20").as_str(),
         "6,4,40,-;usb 1-1: new device",
         // What a program wrote.
         "12,5,50,-;NVRM: Xid (PCI:0000:c1:00): 13, pid=1, name=x",
     ] {
         kernel.send(record.as_bytes()).unwrap();
     }
-    live.take_errors(&mut xids);
+    live.take_errors(&mut xids, &mut errors);
     let text = answers.metrics();
     let pid = format!("pid=\"{me}\"");
     let own = series(&text, name, &["gpu=\"3\"", &pid, "xid=\"31\""]);
@@ -84,11 +90,16 @@ fn xids_of_the_kernel_log() {
         matches!(&silent[..], [one] if one.ends_with("} 1") && !one.contains("pid=")),
         "{silent:?}"
     );
-    assert_eq!(series(&text, name, &[]).len(), 3, "{text}");
+    let exception = series(&text, name, &["gpu=\"3\"", &pid, "xid=\"13\""]);
+    assert!(
+        matches!(&exception[..], [one] if one.ends_with("} 1")),
+        "{exception:?}"
+    );
+    assert_eq!(series(&text, name, &[]).len(), 4, "{text}");
     // The next ones add to them.
     let more = format!("3,6,60,-;NVRM: Xid (PCI:0000:c1:00): 31, pid={me}, name=x, Ch 00000008");
     kernel.send(more.as_bytes()).unwrap();
-    live.take_errors(&mut xids);
+    live.take_errors(&mut xids, &mut errors);
     let text = answers.metrics();
     let own = series(&text, name, &[&pid, "xid=\"31\""]);
     assert!(matches!(&own[..], [one] if one.ends_with("} 3")), "{own:?}");

@@ -110,6 +110,7 @@ impl Shown for Machine {
             head: self.live.head(),
             about: about.unwrap_or_default(),
             gauges: self.live.gauges(),
+            faults: self.live.faults(),
             notice: self.live.is_over().then(|| over.to_owned()),
             ..Around::default()
         }

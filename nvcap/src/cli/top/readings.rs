@@ -5,17 +5,23 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
+use super::super::usual_look;
 use super::running::Running;
 use nvcap_monitor::counts::host::{Host, HostOptions};
 use nvcap_monitor::counts::pace::rest;
 use nvcap_monitor::counts::system::Machine;
 use nvcap_monitor::counts::view::{ProcessView, View};
+use nvcap_monitor::dump::{self, xids::Xids};
+use nvcap_monitor::top::faults::{Faulted, Faults, New, Told};
 use nvcap_monitor::top::live::{Reading, Who};
 use nvcap_process::host::{self, Uses, choice::Whom};
+use nvcap_process::xids::EachOnce;
+use nvcap_show::output::dump as dump_text;
+use nvcap_show::output::fault;
 
 /// The thread that reads the counts. It ends when this is dropped.
 pub(super) struct Readings {
@@ -68,6 +74,59 @@ impl Drop for Readings {
 /// Share of a core that looking at what the GPUs do may take.
 const LOOKS: f64 = 0.005;
 
+/// The most looks at processes with an error in one reading.
+const MOST_LOOKS: usize = 4;
+
+/// Errors of the driver, from the kernel's log and from the notifiers that the counts have read.
+struct Errors {
+    log: Option<Xids>,
+    each: EachOnce,
+    told: Told,
+}
+
+impl Errors {
+    /// Begins with what the log says from now on.
+    fn begin(whom: &Whom) -> Self {
+        let mut log = Xids::open().inspect_err(|why| log::info!("{why}")).ok();
+        if let Some(log) = &mut log {
+            log.take();
+        }
+        Self {
+            log,
+            each: EachOnce::default(),
+            told: Told::new(matches!(whom, Whom::All(choice, _) if choice.is_any())),
+        }
+    }
+
+    /// The faults since the reading before. A process that is still there is looked at, for the kernel that had not ended.
+    fn take(&mut self, view: &View) -> Faults {
+        let log = self.log.as_mut();
+        let messages = log.map(|log| self.each.take(log, Instant::now()));
+        let new = self.told.take(view, messages.unwrap_or_default());
+        let mut faults = Faults::default();
+        for (n, New { pid, code, message }) in new.into_iter().enumerate() {
+            let named = message.as_ref().and_then(|m| m.name.clone());
+            let gpu = message.as_ref().and_then(|m| m.gpu);
+            let pids: Vec<u32> = pid.into_iter().filter(|_| n < MOST_LOOKS).collect();
+            let look = dump::look(&pids, &usual_look::options(dump_text::LAST, false));
+            let fault = look.fault(pid.unwrap_or(0), code, message);
+            let process = view.processes.iter().find(|p| Some(p.pid) == pid);
+            faults.add(Faulted {
+                time_ns: view.unix_ns,
+                of_day: true,
+                pid: pid.unwrap_or(0),
+                name: process
+                    .map(|p| p.name.clone())
+                    .or(named)
+                    .unwrap_or_default(),
+                gpu,
+                text: fault::in_short(&fault),
+            });
+        }
+        faults
+    }
+}
+
 fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &AtomicBool) {
     let mut known = match &whom {
         Whom::All(_, root) => Known::of(root),
@@ -78,6 +137,7 @@ fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &Atom
         sample: Some(LOOKS),
         ..HostOptions::default()
     };
+    let mut errors = Errors::begin(&whom);
     let mut host = Host::new(Machine::new(whom), options);
     let mut running = Running::default();
     while !stop.load(Ordering::SeqCst) {
@@ -96,13 +156,21 @@ fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &Atom
                 who.running = running.text(of, samples);
             }
         }
-        let reading = Reading {
+        let mut reading = Reading {
+            faults: errors.take(&view),
             channels,
             who,
             is_over: host.is_over(),
             view,
         };
-        *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
+        let mut newest = to.lock().unwrap_or_else(PoisonError::into_inner);
+        // Faults of a reading that nobody has taken are told with the next.
+        if let Some(mut before) = newest.take() {
+            before.faults.append(reading.faults);
+            reading.faults = before.faults;
+        }
+        *newest = Some(reading);
+        drop(newest);
         rest(wait, || {
             (!stop.load(Ordering::SeqCst))
                 .then(|| host.moment())

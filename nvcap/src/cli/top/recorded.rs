@@ -85,6 +85,7 @@ impl Shown for Recorded {
         Around {
             head,
             about,
+            faults: self.tally.faults(at, self.offset).lines(),
             ..Around::default()
         }
     }

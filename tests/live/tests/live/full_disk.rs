@@ -252,6 +252,31 @@ pub fn no_room_comes_back() -> Result<()> {
     Ok(())
 }
 
+/// A device that is full from the beginning: nothing says that the trace is complete, not even before the verdict.
+pub fn a_full_device() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let mut args = ["record", "-o", "/dev/full", "--channels"]
+        .map(OsString::from)
+        .to_vec();
+    args.extend([folder.channels()?.into(), "--".into(), softgpu()?.into()]);
+    args.extend(["--submissions=200", "--threads=1"].map(OsString::from));
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(3)?;
+    let said = &ended.stderr;
+    ensure!(said.contains("/dev/full"), "{said}");
+    let (verdicts, last) = (said.matches("INCOMPLETE: ").count(), said.lines().last());
+    ensure!(verdicts == 1, "{said}");
+    ensure!(last.is_some_and(|l| l.contains("INCOMPLETE: ")), "{said}");
+    for word in ["complete: ", "nothing missing"] {
+        ensure!(
+            !said.contains(word) && !ended.stdout.contains(word),
+            "{said}"
+        );
+    }
+    Ok(())
+}
+
 /// Each numbered file is whole up to its last block, and further ones follow when there is room.
 pub fn rotating() -> Result<()> {
     let mut recording = Recording::start("run.pcapng", &["--rotate=1M"])?;

@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         samples: a_fleet served;
         ranks: two_that_run;
         ranks_job: extra_kernels_observed sleeping_host_trapped slow_kernel_recorded nobody_recorded a_rank_that_does_not_come a_peer_dies;
-        top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
+        top: processes_and_channels suspects faults kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         chaos: seeded;
         edges: end_not_told command_s_end_not_told lag_is_told output_not_read output_is_full more_channels_than_room;
@@ -125,7 +125,7 @@ fn main() -> ExitCode {
         names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
         stacks: known_functions deleted_program without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python;
         recordings: kept looks_are_no_doorbells without_a_gpu as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
-        full_disk: room_comes_back room_comes_back_compressed no_room_comes_back rotating no_room_for_another_file;
+        full_disk: room_comes_back room_comes_back_compressed no_room_comes_back a_full_device rotating no_room_for_another_file;
         users: of_sudo named traced thread_id rights_given_up;
         time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor;
         gpu_sums: pauses;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use live::harness::not_run;
-use live::programs::{Running, nvcap};
+use live::programs::{Folder, Running, Until, nvcap};
 
 use super::dump::{plan, start};
+use super::watch::faulting;
 
 const LIMIT: Duration = live::programs::GUARD;
 /// Columns and lines of the terminal: enough for the processes of the tests beside this one, too.
@@ -203,6 +204,38 @@ pub fn suspects() -> Result<()> {
     );
     top.keys(&["C-c"])?;
     top.given_back()
+}
+
+/// A fault that happens while it runs has a line, with the process and the kernel; one from before has none.
+pub fn faults() -> Result<()> {
+    let folder = Folder::new()?;
+    let stay = Until::new(&folder, "stay")?;
+    let mut gpu = faulting(&stay)?;
+    let pid = gpu.pid().to_string();
+    let top = Terminal::start("fault", &["-p", &pid, "--interval=0.2"])?;
+    let of_it = format!("process {pid} softgpu: Xid 31");
+    let screen = top.until("found", |s| line(s, &[&pid, "softgpu"]).is_some())?;
+    ensure!(!screen.contains(&of_it), "{screen}");
+    gpu.write(b"g")?;
+    let screen = top.until("the fault", |s| s.contains(&of_it))?;
+    let shown = screen
+        .lines()
+        .find(|l| l.contains(&of_it))
+        .context("no line")?;
+    let time = shown.split("  ").next().unwrap_or_default();
+    ensure!(time.split(':').count() == 3, "no time of day: {shown}");
+    ensure!(shown.contains(" in void kernel<"), "no kernel: {shown}");
+    top.keys(&["q"])?;
+    top.given_back()?;
+    let late = Terminal::start("late", &["-p", &pid, "--interval=0.2"])?;
+    let is_stopped = |l: &str| l.contains(&pid) && l.contains("Xid 31");
+    let screen = late.until("stopped", |s| s.lines().any(is_stopped))?;
+    ensure!(!screen.contains(&of_it), "{screen}");
+    late.keys(&["q"])?;
+    late.given_back()?;
+    stay.release()?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    Ok(())
 }
 
 /// The kernels of a process, while it is observed.

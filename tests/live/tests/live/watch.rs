@@ -95,7 +95,7 @@ pub fn a_hang_is_dumped() -> Result<()> {
 }
 
 /// A process that faults when it is told to, and stays until it is let go.
-fn faulting(stay: &Until) -> Result<Running> {
+pub(super) fn faulting(stay: &Until) -> Result<Running> {
     let program = [
         "--files",
         "--gpus=1",

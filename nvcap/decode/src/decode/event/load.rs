@@ -50,4 +50,12 @@ pub struct Load {
     pub data_bytes: u64,
     /// Writes, copies and fills of variables and constants.
     pub data_writes: u64,
+    /// Variables that the driver's table lists and that were written; `None` where no table was seen.
+    pub variables: Option<u64>,
+    /// Constant banks that were written beside the variables; `None` where no table was seen, which tells them from other writes.
+    pub constant_banks: Option<u64>,
+    /// Functions in the code; `None` where a copy engine brought some of it, so that it is not in the stream.
+    pub functions: Option<u64>,
+    /// Names of those functions that were known by then, as the compiler wrote them, in the order of their addresses.
+    pub kernels: Vec<String>,
 }

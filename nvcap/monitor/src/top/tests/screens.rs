@@ -2,6 +2,7 @@
 //! writes them anew.
 
 use super::*;
+use crate::top::faults::Faulted;
 
 fn screen(name: &str, state: &mut State, table: &Table, around: &Around) {
     for width in [80, 200] {
@@ -58,6 +59,39 @@ fn of_processes_and_channels() {
     screen("channels", &mut state, &channels, &around);
     press(&mut state, &channels, KeyCode::Char('?'));
     screen("help", &mut state, &channels, &around);
+}
+
+/// A line for each of the newest faults, and none where there were none.
+#[test]
+fn of_faults() {
+    let mut live = machine();
+    let mut next = reading(104, vec![process(5, "vadd", 70, 2, 60 * SECOND)]);
+    for (pid, name, text) in [
+        (5, "vadd", "Xid 13, an exception of the graphics engine"),
+        (
+            4711,
+            "python3",
+            "Xid 31 in writes(int, float*, long long), a write to the page at 0x7f37c4800000, where nothing is mapped",
+        ),
+    ] {
+        next.faults.add(Faulted {
+            time_ns: 104 * SECOND,
+            of_day: true,
+            pid,
+            name: name.to_owned(),
+            gpu: None,
+            text: text.to_owned(),
+        });
+    }
+    live.take(next);
+    let around = Around {
+        head: live.head(),
+        about: live.looks(),
+        faults: live.faults(),
+        ..Around::default()
+    };
+    let mut state = State::new(None, 10 * SECOND);
+    screen("faults", &mut state, &live.processes(), &around);
 }
 
 #[test]

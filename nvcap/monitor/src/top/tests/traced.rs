@@ -8,7 +8,7 @@ use nvcap_decode::decode::event::{
     SubmissionHead,
 };
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{At, ChannelId, How, Loss, Lost, Record};
+use nvcap_decode::record::{At, ChannelId, Fault, How, Loss, Lost, Record};
 use nvcap_recording::file::orc::Orc;
 use nvcap_recording::recording::{Item, Reader};
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
@@ -41,6 +41,32 @@ pub(super) fn recording() -> (Tally, Ledger) {
     }
     let ledger = pipeline.finish().unwrap();
     (tally, ledger)
+}
+
+/// Faults are shown from their moment on, with what the record tells.
+#[test]
+fn faults_of_a_recording_are_shown_from_their_moment_on() {
+    let (mut tally, _) = recording();
+    let model = nvcap_decode::driver::Model::new(nvcap_decode::driver::ModelOptions::default());
+    for (ns, code) in [(10, 31), (2 * SECOND, 13)] {
+        let fault = Fault::of_notifier(At::of_process(tally.origin() + ns, 4711), code);
+        let record = Record::Fault(Box::new(fault));
+        tally.record(&record, &model).unwrap();
+    }
+    let lines = |until, offset| tally.faults(until, offset).lines();
+    assert!(lines(9, 0).is_empty());
+    assert_eq!(
+        lines(10, 0),
+        ["0.0 s  process 4711 train: Xid 31, a fault of the memory management unit"]
+    );
+    let both = lines(2 * SECOND, 1);
+    assert_eq!(both.len(), 2);
+    assert!(
+        both[0].contains("Xid 13, an exception of the graphics engine"),
+        "{both:?}"
+    );
+    let of_day = both[0].split(':').count();
+    assert_eq!(of_day, 4, "the time of day: {both:?}");
 }
 
 fn submissions(tally: &Tally, span: (u64, u64)) -> u64 {

@@ -41,6 +41,9 @@ pub(super) fn describe(
         Operation::Load(l) => {
             number(&mut notes, "code_bytes", Some(l.code_bytes));
             number(&mut notes, "data_bytes", Some(l.data_bytes));
+            number(&mut notes, "variables", l.variables);
+            number(&mut notes, "constant_banks", l.constant_banks);
+            number(&mut notes, "functions", l.functions);
             l.part_of.done().to_owned()
         }
         Operation::Semaphore(s) => semaphore(&mut notes, s, waits_for),

@@ -51,6 +51,8 @@ struct XidJson<'a> {
     xid: &'a Xid,
     symbol: Option<&'static str>,
     meaning: &'static str,
+    /// It is an error of the process's GPU: no message tells of which process.
+    unknown_process: bool,
 }
 
 #[derive(Serialize)]
@@ -147,6 +149,7 @@ fn process<'a>(
                 xid,
                 symbol: xid.symbol(),
                 meaning: xid.meaning(),
+                unknown_process: xid.is_of_unknown_process(),
             })
             .collect(),
         verdict: verdict.word.name(),

@@ -155,6 +155,7 @@ fn state(process: &Value) -> SharedState {
         python: place(process),
         xids: items(&process["xids"])
             .iter()
+            .filter(|x| x["unknown_process"] != true)
             .filter_map(|x| x["code"].as_u64())
             .collect(),
     }

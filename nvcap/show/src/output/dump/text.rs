@@ -118,6 +118,11 @@ fn head(
         if !channels.is_empty() {
             f.text(format_args!("; {}", channels.join(" or ")));
         }
+        if xid.is_of_unknown_process() {
+            f.text(format_args!(
+                "; on its GPU, of a process that no message names"
+            ));
+        }
         if !xid.text.is_empty() {
             f.text(format_args!(": {}", Plain(&xid.text)));
         }

@@ -89,7 +89,7 @@ pub(in crate::output) fn brief(
         }
         Operation::Load(l) => {
             line(f);
-            describe::load(f, l);
+            describe::load(f, l, false);
         }
         // `describe` adds the mark of late submissions by itself.
         _ => return describe(f, prefix, context, op, redact),

@@ -3,6 +3,8 @@
 //! Seen of driver 580.159.04 on an H100 (docs/decoding.md, "Module loads"): each inline write is an entry of its own with a
 //! semaphore release behind it, and so is each invalidation of caches.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use nvcap_decode::record::Segment;
 use nvcap_decode::wire::entry;
 use nvcap_decode::wire::stream::{Item, Stream};
@@ -33,6 +35,8 @@ pub(super) struct Write {
     /// Words that can be addresses, if all of the write has such.
     pub table: Vec<u64>,
     pub is_code: bool,
+    /// Functions in its data.
+    pub functions: Functions,
     /// True if a macro repeats a word.
     pub is_fill: bool,
 }
@@ -145,6 +149,7 @@ impl Form {
                     bytes: u64::from(regs.line) * u64::from(regs.lines),
                     table: Vec::new(),
                     is_code: false,
+                    functions: Functions::default(),
                     is_fill: false,
                 });
             }
@@ -216,6 +221,9 @@ impl Form {
         write.is_code |= data.len() >= 128
             && write.bytes.is_multiple_of(128)
             && data.chunks_exact(16).any(|i| i.starts_with(&NOP));
+        if write.is_code {
+            write.functions.add(data);
+        }
         if !write.is_code
             && write.bytes == data.len() as u64
             && write.bytes.is_multiple_of(8)
@@ -225,6 +233,57 @@ impl Form {
             write.table = words.filter(|w| (0x1_0000..1 << 57).contains(w)).collect();
         }
     }
+}
+
+/// Functions in code that comes in pieces. A compiler ends each with a branch to itself, and fills up with NOPs to the next, which begins a
+/// whole line of instructions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Functions {
+    /// Bytes so far.
+    bytes: u64,
+    ended: u64,
+    /// Nothing but NOPs has come since a branch to itself.
+    is_end: bool,
+    /// A piece did not end with an instruction.
+    is_torn: bool,
+    /// Hash of the pieces.
+    hash: u64,
+}
+
+impl Functions {
+    fn add(&mut self, data: &[u8]) {
+        self.is_torn |= !data.len().is_multiple_of(INSTRUCTION_BYTES);
+        for instruction in data.chunks_exact(INSTRUCTION_BYTES) {
+            // Behind a function's NOPs the driver writes zeros.
+            if !instruction.starts_with(&NOP) && instruction.iter().any(|byte| *byte != 0) {
+                self.ended += u64::from(self.is_end && self.bytes.is_multiple_of(LINE));
+                self.is_end = is_branch_to_itself(instruction);
+            }
+            self.bytes += INSTRUCTION_BYTES as u64;
+        }
+        let mut hash = DefaultHasher::new();
+        (self.hash, data).hash(&mut hash);
+        self.hash = hash.finish();
+    }
+
+    /// Their number in code of so many bytes; `None` where not all of it came, or its end is none of a function.
+    pub(super) fn of(&self, bytes: u64) -> Option<u64> {
+        (self.is_end && !self.is_torn && self.bytes == bytes).then_some(self.ended + 1)
+    }
+
+    /// Hash of code of so many bytes; `None` where not all of it came.
+    pub(super) fn hash(&self, bytes: u64) -> Option<u64> {
+        (!self.is_torn && self.bytes == bytes).then_some(self.hash)
+    }
+}
+
+/// BRA with a displacement to its own first byte, in bytes (Volta to Ada) or words of 4 (Hopper and later).
+fn is_branch_to_itself(instruction: &[u8]) -> bool {
+    let displacement = instruction.get(4..8);
+    instruction.starts_with(&BRA)
+        && [-16_i32, -4]
+            .iter()
+            .any(|d| displacement == Some(&d.to_le_bytes()))
 }
 
 /// Tells whether an entry launches kernels: SEND_PCAS_A and what follows it, or an inline QMD.
@@ -240,6 +299,11 @@ pub(super) fn launches(segment: &Segment) -> bool {
 const LAUNCHES: [u16; 3] = [0x2b4, 0x2bc, 0x2c0];
 const LAUNCH_DMA: u16 = 0x1b0;
 const LOAD_INLINE_DATA: u16 = 0x1b4;
+/// Bytes of an instruction, and of a line of them, with which functions begin.
+const INSTRUCTION_BYTES: usize = 16;
+const LINE: u64 = 128;
+/// BRA without a condition.
+const BRA: [u8; 2] = [0x47, 0x79];
 const NOP: [u8; 12] = [0x18, 0x79, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[derive(Default)]

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::form::{Form, chunk};
 use super::held::{Decide, Item};
+use super::named::Written;
 use nvcap_decode::decode::event::{Load, PartOf};
 
 /// Makes a load of which nothing was seen.
@@ -15,29 +16,46 @@ pub(super) const fn load(part_of: PartOf) -> Load {
         code_writes: 0,
         data_bytes: 0,
         data_writes: 0,
+        variables: None,
+        constant_banks: None,
+        functions: None,
+        kernels: Vec::new(),
     }
 }
 
 /// Adds an entry to a load; `is_code`: what a copy engine copies for it is code.
 pub(super) fn count(load: &mut Load, form: &Form, is_code: bool) {
     load.entries += 1;
-    let mut add = |code: bool, bytes: u64| {
-        let (n, of) = match code {
-            true => (&mut load.code_writes, &mut load.code_bytes),
-            false => (&mut load.data_writes, &mut load.data_bytes),
-        };
-        *n += 1;
-        *of = of.saturating_add(bytes);
-    };
     for write in &form.writes {
-        add(write.is_code, write.bytes);
+        match write.is_code {
+            true => code(load, write.bytes, write.functions.of(write.bytes)),
+            false => data(load, write.bytes),
+        }
     }
-    if let Some((_, bytes, has_source)) = form.copy {
-        add(has_source && is_code, bytes);
+    match form.copy {
+        Some((_, bytes, true)) if is_code => code(load, bytes, None),
+        Some((_, bytes, _)) => data(load, bytes),
+        None => {}
     }
 }
 
-/// Entries that belong to a load that is closed.
+/// Adds code with so many functions.
+fn code(load: &mut Load, bytes: u64, functions: Option<u64>) {
+    let before = match load.code_writes {
+        0 => Some(0),
+        _ => load.functions,
+    };
+    load.functions = before.zip(functions).map(|(a, b)| a.saturating_add(b));
+    load.code_writes += 1;
+    load.code_bytes = load.code_bytes.saturating_add(bytes);
+}
+
+fn data(load: &mut Load, bytes: u64) {
+    load.data_writes += 1;
+    load.data_bytes = load.data_bytes.saturating_add(bytes);
+}
+
+/// The entries that belong to a load that is closed.
 pub(super) struct Members<'a> {
     pub(super) load: Load,
     closing: &'a Form,
@@ -46,6 +64,8 @@ pub(super) struct Members<'a> {
     listed: BTreeSet<u64>,
     /// Memory of variables that were found.
     chunks: BTreeSet<u64>,
+    /// Memory to which its code was written.
+    pub(super) written: Vec<Written>,
 }
 
 impl<'a> Members<'a> {
@@ -57,6 +77,7 @@ impl<'a> Members<'a> {
             code,
             listed: BTreeSet::new(),
             chunks: BTreeSet::new(),
+            written: Vec::new(),
         }
     }
 
@@ -64,11 +85,38 @@ impl<'a> Members<'a> {
     pub(super) fn list(&mut self, form: &Form) {
         self.listed
             .extend(form.writes.iter().flat_map(|w| w.table.iter().copied()));
+        if !self.listed.is_empty() {
+            self.add(0, 0);
+        }
+    }
+
+    /// Adds variables and constant banks, which a table tells.
+    fn add(&mut self, variables: u64, banks: u64) {
+        let Load {
+            variables: v,
+            constant_banks: b,
+            ..
+        } = &mut self.load;
+        for (known, more) in [(v, variables), (b, banks)] {
+            *known.get_or_insert(0) += more;
+        }
     }
 
     /// Takes an entry that belongs to the load.
     pub(super) fn take(&mut self, item: &Item, decide: &mut Decide<'_>) {
-        count(&mut self.load, &item.form, self.closing.instruction);
+        let is_code = self.closing.instruction;
+        count(&mut self.load, &item.form, is_code);
+        let writes = item.form.writes.iter().filter(|w| w.is_code);
+        self.written.extend(writes.map(|w| Written {
+            at: w.dst..w.dst.saturating_add(w.bytes),
+            hash: w.functions.hash(w.bytes),
+        }));
+        if let Some((dst, bytes, true)) = item.form.copy.filter(|_| is_code) {
+            self.written.push(Written {
+                at: dst..dst.saturating_add(bytes),
+                hash: None,
+            });
+        }
         decide.settle(item.record, item.entry, Some(PartOf::Module));
     }
 
@@ -81,6 +129,7 @@ impl<'a> Members<'a> {
                 let listed = self.listed.remove(&w.dst);
                 if listed {
                     self.chunks.insert(chunk(w.dst));
+                    self.add(1, 0);
                 }
                 listed || w.is_code
             });
@@ -89,7 +138,11 @@ impl<'a> Members<'a> {
         let mut is_behind = false;
         for (item, mut is_member) in items.into_iter().zip(is_member) {
             let mut chunks = item.form.writes.iter().map(|w| chunk(w.dst));
-            is_member |= is_behind && chunks.any(|c| self.chunks.contains(&c));
+            let is_bank = !is_member && is_behind && chunks.any(|c| self.chunks.contains(&c));
+            if is_bank {
+                self.add(0, 1);
+            }
+            is_member |= is_bank;
             is_behind |= is_member;
             match is_member || item.form.is_idle() && is_behind {
                 true => self.take(&item, decide),
@@ -115,7 +168,11 @@ impl<'a> Members<'a> {
                 let is_code = has_source
                     && self.closing.instruction
                     && (is_awaited || self.code.contains(&chunk(dst)));
-                is_code || self.listed.remove(&dst)
+                let is_variable = !is_code && self.listed.remove(&dst);
+                if is_variable {
+                    self.add(1, 0);
+                }
+                is_code || is_variable
             });
             match is_member {
                 true => self.take(&item, decide),

@@ -4,7 +4,7 @@ use super::*;
 use nvcap_decode::decode::encode::Pushbuffer;
 use nvcap_decode::gpu_time::made_up::submission;
 use nvcap_decode::record::CpuVa;
-use nvcap_decode::record::{At, Channel, How, Life, Origin, Process, QmdCopy};
+use nvcap_decode::record::{At, Channel, How, Kernel, Life, Origin, Process, QmdCopy};
 use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::header::Step;
 
@@ -142,8 +142,101 @@ fn a_module_that_is_loaded_is_one() {
             code_writes: 1,
             data_bytes: 28 + 412 + 8,
             data_writes: 3,
+            variables: Some(1),
+            constant_banks: Some(1),
+            // Code without a function's end.
+            functions: None,
+            kernels: Vec::new(),
         }]
     );
+}
+
+/// Code of functions that take so many instructions, each with the branch to itself behind it and NOPs to the next line.
+fn functions(of: &[usize]) -> Vec<u8> {
+    let instruction = |words: [u32; 4]| words.map(u32::to_le_bytes).concat();
+    let mut code = Vec::new();
+    for count in of {
+        code.extend(instruction([0x0000_7a02, 1, 2, 3]).repeat(*count));
+        code.extend(instruction([
+            0x00fc_7947,
+            0xffff_fffc,
+            0x0383_ffff,
+            0x000f_c000,
+        ]));
+        while code.len() % 128 > 0 {
+            code.extend(instruction([0x7918, 0, 0, 0x000f_c000]));
+        }
+    }
+    // As the driver fills up behind them.
+    code.extend(instruction([0x7918, 0, 0, 0x000f_c000]).repeat(8));
+    code.extend([0; 128]);
+    code
+}
+
+#[test]
+fn functions_of_a_module_are_counted_and_named() {
+    let mut b = Bench::new();
+    b.write(VARIABLE, &[1; 28]);
+    b.write(TABLE, &VARIABLE.to_le_bytes());
+    b.invalidate(CONSTANT);
+    // The second fills its line: nothing is between it and the third.
+    let code = functions(&[3, 7, 12]);
+    b.write(CODE, &code);
+    b.invalidate(1);
+    let name = |b: &mut Bench, program, name: &str, certain| {
+        let at = At::of_process(b.time, 7);
+        let kernel = Kernel {
+            certain,
+            ..Kernel::called(at, program, name)
+        };
+        b.loads.name(&kernel);
+    };
+    name(&mut b, CODE + 128, "second", true);
+    name(&mut b, CODE, "first", true);
+    name(&mut b, CODE + 256, "a guess", false);
+    name(&mut b, CODE + code.len() as u64, "another module's", true);
+    b.launch();
+    // The same code again, then other code.
+    for code in [&code, &functions(&[4])] {
+        b.write(CODE, code);
+        b.invalidate(1);
+        b.launch();
+    }
+    assert_eq!(b.parts(), "mmmmm.mm.mm.");
+    let all = b.ended().into_iter();
+    let all = all.map(|l| (l.functions, l.kernels.len()));
+    assert_eq!(
+        Vec::from_iter(all),
+        [(Some(3), 2), (Some(3), 2), (Some(1), 0)]
+    );
+    let load = b.ended()[0];
+    assert_eq!((load.variables, load.constant_banks), (Some(1), Some(0)));
+    assert_eq!(load.functions, Some(3));
+    assert_eq!(load.kernels, ["first", "second"]);
+}
+
+/// Code that a copy engine brings is not in the stream: nobody counts its functions.
+#[test]
+fn functions_that_were_copied_are_not_counted() {
+    let mut b = Bench::new();
+    b.write(CODE, &functions(&[3]));
+    b.put(8, |p| {
+        p.method(Step::Increment, 4, 0x400, &[0x7f00, 0])
+            .method(
+                Step::Increment,
+                4,
+                0x408,
+                &[(CODE >> 32) as u32, CODE as u32 + 384],
+            )
+            .method(Step::Increment, 4, 0x418, &[1280, 1])
+            .method(Step::Increment, 4, 0x300, &[0x182]);
+    });
+    b.invalidate(1);
+    b.launch();
+    assert_eq!(b.parts(), "mmm.");
+    let load = b.ended()[0];
+    assert_eq!((load.code_bytes, load.functions), (128 + 256 + 1280, None));
+    assert_eq!((load.variables, load.constant_banks), (None, None));
 }
 
 #[test]

@@ -1,0 +1,88 @@
+//! Names of functions in code that was loaded.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use nvcap_decode::record::Kernel;
+
+/// The most pieces of code that are remembered of a process.
+const MOST: usize = 1 << 12;
+/// The most names that are kept of a process, and the longest.
+const MOST_NAMES: usize = 1 << 12;
+const LONGEST_NAME: usize = 1 << 10;
+
+/// Code as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// Memory that it was written to.
+    pub(super) at: Range<u64>,
+    /// Hash of its bytes; none where they are not in the stream.
+    pub(super) hash: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Code {
+    written: Written,
+    /// By address.
+    names: BTreeMap<u64, String>,
+}
+
+/// Names by the code's beginning. They hold until other code is written there.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    codes: BTreeMap<u64, Code>,
+    names: usize,
+}
+
+impl Named {
+    /// Code is written: names of the same code, which was there before, hold on.
+    pub(super) fn write(&mut self, written: Written) {
+        let before = self.codes.get(&written.at.start);
+        if before.is_some_and(|b| b.written == written && written.hash.is_some()) {
+            return;
+        }
+        if self.codes.len() >= MOST {
+            *self = Self::default();
+        }
+        let (start, end) = (written.at.start, written.at.end);
+        let first = { self.codes.range(..start).next_back() }
+            .filter(|(_, code)| code.written.at.end > start)
+            .map_or(start, |(first, _)| *first);
+        let over: Vec<u64> = self
+            .codes
+            .range(first..end.max(start))
+            .map(|c| *c.0)
+            .collect();
+        for gone in over.into_iter().filter_map(|at| self.codes.remove(&at)) {
+            self.names -= gone.names.len();
+        }
+        let names = BTreeMap::new();
+        self.codes.insert(start, Code { written, names });
+    }
+
+    /// Takes a function's name.
+    pub(super) fn name(&mut self, kernel: &Kernel) {
+        let program = kernel.program.0;
+        let Some((_, code)) = self.codes.range_mut(..=program).next_back() else {
+            return;
+        };
+        if !code.written.at.contains(&program) {
+            return;
+        }
+        let before = code.names.remove(&program);
+        self.names -= usize::from(before.is_some());
+        let is_known = kernel.certain && kernel.is_known();
+        if is_known && self.names < MOST_NAMES && kernel.name.len() <= LONGEST_NAME {
+            code.names.insert(program, kernel.name.clone());
+            self.names += 1;
+        }
+    }
+
+    /// Returns the names in code that begins there.
+    pub(super) fn of(&self, start: u64) -> impl Iterator<Item = &String> {
+        self.codes
+            .get(&start)
+            .into_iter()
+            .flat_map(|code| code.names.values())
+    }
+}
