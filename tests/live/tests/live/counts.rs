@@ -67,6 +67,26 @@ pub fn without_a_gpu() -> Result<()> {
     Ok(())
 }
 
+/// Readings come until the duration has passed, the last one at its end, however long the interval is.
+pub fn until_a_duration_has_passed() -> Result<()> {
+    let sleeper = Running::start(Path::new("sleep"), ["900"])?;
+    let pid = sleeper.pid().to_string();
+    let args = ["counts", "-p", &pid, "--json", "--interval=1h"];
+    let times = |more: &[&str]| -> Result<Vec<f64>> {
+        let ended = Running::start(&nvcap()?, args.iter().chain(more))?.end(LIMIT)?;
+        ended.expect_code(4)?;
+        let hosts = ended.stdout.lines().map(serde_json::from_str::<Value>);
+        let hosts = hosts.collect::<Result<Vec<_>, _>>()?.into_iter();
+        let hosts = hosts.filter(|line| line["type"] == "host");
+        Ok(hosts.filter_map(|line| line["time"].as_f64()).collect())
+    };
+    let all = times(&["--duration=0.3s"])?;
+    ensure!(all.len() == 2 && all[1] - all[0] >= 0.29, "{all:?}");
+    let all = times(&["--duration=1h", "--times=1"])?;
+    ensure!(all.len() == 1, "{all:?}");
+    Ok(())
+}
+
 /// Counted beside a trap, with the submissions that were there before: both say what the program says.
 pub fn as_the_trap_counts() -> Result<()> {
     need_breakpoints()?;

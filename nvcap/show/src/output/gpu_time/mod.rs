@@ -16,6 +16,7 @@ use nvcap_decode::record::{ChannelId, Record};
 
 mod coverage;
 mod durations;
+pub mod earlier;
 mod graphs;
 mod intervals;
 pub mod kernel_times;
@@ -34,6 +35,7 @@ pub mod work;
 
 use coverage::Coverage;
 pub(in crate::output) use durations::Durations;
+use earlier::{Earlier, Look};
 pub use graphs::Evidence;
 use graphs::Graphs;
 use intervals::{Intervals, Stretch};
@@ -139,8 +141,7 @@ pub(crate) struct Account {
     order: HashMap<ChannelId, Channel>,
     runs: Vec<Run>,
     unfinished: Unfinished,
-    /// Sentences on work of before the trace that has not ended, where nothing was submitted in it.
-    earlier: Vec<String>,
+    earlier: Earlier,
     /// By row, what is not timed: within the time in which stamps were read, and beyond it.
     untimed: Vec<[Bounds; 2]>,
     /// The time of all kernels, and of all copies.
@@ -184,6 +185,7 @@ impl Account {
         self.newest = self.newest.max(record.at().time());
         self.graphs.record(record);
         self.unfinished.record(record);
+        self.earlier.record(record);
         if let Record::Stamps(s) = record {
             self.coverage.add(s.at.pid, s.from_ns, s.at.time_ns);
         }
@@ -432,11 +434,8 @@ pub struct TimeReport {
     color: bool,
     account: Account,
     ranks: Option<(ranks::Gathered, Collector)>,
-    earlier: Option<Earlier>,
+    look: Option<Look>,
 }
-
-/// A look at the traced processes: sentences on their work that has not ended.
-pub type Earlier = Box<dyn FnOnce() -> Vec<String>>;
 
 impl TimeReport {
     /// Takes times for the nodes of graphs from another trace ([`kernel_times`]), where this one tells none.
@@ -460,14 +459,14 @@ impl TimeReport {
             color,
             account: Account::default(),
             ranks: Some((gathered, collector)),
-            earlier: None,
+            look: None,
         }
     }
 
-    /// The same with a look at the processes at the end, if nothing was submitted: work of before may run on.
+    /// The same with a look at the end at processes that have submitted nothing: work of before may run on.
     #[must_use]
-    pub fn with_earlier(mut self, look: Earlier) -> Self {
-        self.earlier = Some(look);
+    pub fn with_earlier(mut self, look: Look) -> Self {
+        self.look = Some(look);
         self
     }
 
@@ -539,9 +538,8 @@ impl Sink for TimeReport {
             }
         }
         self.account.finish();
-        let look = self.earlier.take();
-        if let Some(look) = look.filter(|_| self.account.known.entries == 0 && !self.json) {
-            self.account.earlier = look();
+        if let Some(look) = self.look.take() {
+            self.account.earlier.look(look);
         }
         if self.json {
             let object = self.account.json();
