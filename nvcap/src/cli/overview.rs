@@ -1,5 +1,6 @@
 //! `nvcap` without arguments: the processes that use a GPU, and what to type next.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::Path;
 use std::process::ExitCode;
@@ -40,15 +41,13 @@ fn look() -> Overview {
         .filter_map(|(pid, uses)| row(&mut host, *pid, uses, trap_refused.is_none()))
         .collect();
     let looked_at = |row: &&Row| row.submits && row.access != Access::Refused;
-    let pids: Vec<u32> = { rows.iter().take(MOST) }
-        .filter(looked_at)
-        .map(|row| row.pid)
-        .collect();
-    if !pids.is_empty() {
-        let mut paces = rates::of(pids, end);
-        for row in &mut rows {
-            row.pace = paces.remove(&row.pid);
-        }
+    let mut users: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for row in rows.iter().take(MOST).filter(looked_at) {
+        users.entry(&row.user).or_default().push(row.pid);
+    }
+    let mut paces = rates::of(users.into_values().collect(), end);
+    for row in &mut rows {
+        row.pace = paces.remove(&row.pid);
     }
     Overview {
         rows,

@@ -35,31 +35,42 @@ pub(super) enum Pace {
     },
 }
 
-/// Looks twice at processes. There is no answer for those that could not be looked at until `end`.
-pub(super) fn of(pids: Vec<u32>, end: Instant) -> BTreeMap<u32, Pace> {
-    let looks = move || {
-        let machine = Machine::new(Whom::Named(pids)).patient(Readers::new(PATIENCE));
-        let mut host = Host::new(machine, HostOptions::default());
-        host.round();
-        let first = host.view();
-        // A look lasts about as long as the one before.
-        thread::sleep(APART.min(end.saturating_duration_since(Instant::now()) / 2));
-        host.round();
-        between(&first, &host.view())
-    };
-    within_time(end, looks).unwrap_or_default()
+/// Looks twice at the processes of each user. There is no answer for those that could not be looked at until `end`: a user whose process does not
+/// answer hides no other user's.
+pub(super) fn of(users: Vec<Vec<u32>>, end: Instant) -> BTreeMap<u32, Pace> {
+    let looks = users.into_iter().map(|pids| move || twice(pids, end));
+    within_time(end, looks).into_iter().flatten().collect()
 }
 
-/// Returns what the work comes to, if it ends in time; else it is left alone.
+/// Looks twice at processes.
+fn twice(pids: Vec<u32>, end: Instant) -> BTreeMap<u32, Pace> {
+    let machine = Machine::new(Whom::Named(pids)).patient(Readers::new(PATIENCE));
+    let mut host = Host::new(machine, HostOptions::default());
+    host.round();
+    let first = host.view();
+    // A look lasts about as long as the one before.
+    thread::sleep(APART.min(end.saturating_duration_since(Instant::now()) / 2));
+    host.round();
+    between(&first, &host.view())
+}
+
+/// Returns what the works come to that end in time, each in a thread of its own; the others are left alone.
 fn within_time<T: Send + 'static>(
     end: Instant,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (to, from) = mpsc::sync_channel(1);
-    let name = thread::Builder::new().name("nvcap-looks".into());
-    name.spawn(move || to.send(work())).ok()?;
-    from.recv_timeout(end.saturating_duration_since(Instant::now()))
-        .ok()
+    works: impl Iterator<Item = impl FnOnce() -> T + Send + 'static>,
+) -> Vec<T> {
+    let (to, from) = mpsc::channel();
+    for work in works {
+        let (to, name) = (
+            to.clone(),
+            thread::Builder::new().name("nvcap-looks".into()),
+        );
+        // Where there are no more threads there is no answer.
+        let _ = name.spawn(move || to.send(work()));
+    }
+    drop(to);
+    let left = || end.saturating_duration_since(Instant::now());
+    std::iter::from_fn(|| from.recv_timeout(left()).ok()).collect()
 }
 
 /// What processes did between two readings.
@@ -161,9 +172,11 @@ mod tests {
     fn a_look_that_does_not_end_is_left_alone() {
         let (keeps, waits) = mpsc::channel::<()>();
         let never = move || waits.recv().is_ok();
-        assert_eq!(within_time(Instant::now(), never), None);
+        assert!(within_time(Instant::now(), [never].into_iter()).is_empty());
         let guard = Instant::now() + Duration::from_secs(60);
-        assert_eq!(within_time(guard, || 3), Some(3));
+        let mut all = within_time(guard, (1..=3).map(|n| move || n));
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3]);
         drop(keeps);
     }
 }
