@@ -224,7 +224,7 @@ pub fn times_of_a_hang() -> Result<()> {
     ensure!(line.ends_with(&all), "{said}");
     // Beside a process that works, among all of this machine, and in JSON.
     let mut beside = start(&plan(73, 2, 10), &["--hang=slow", "--linger-ms=900000"])?;
-    beside.wait_until("hung", LIMIT, |r| r.stdout().contains("hung "))?;
+    beside.wait_until("slow", LIMIT, |r| r.stdout().contains("slow channel"))?;
     let both = format!("{pid},{}", beside.pid());
     for target in [&["-p", &both][..], &["-a", "--how=observe"]] {
         let args = ["time", "--duration=0.5", "--json"].iter().chain(target);
@@ -246,7 +246,7 @@ pub fn in_the_overview() -> Result<()> {
     let (spinning, _) = hung("spin")?;
     let plans = |seed| plan(seed, 8, 4000);
     let mut slow = start(&plans(71), &["--hang=slow", "--linger-ms=900000"])?;
-    slow.wait_until("hung", LIMIT, |r| r.stdout().contains("hung "))?;
+    slow.wait_until("slow", LIMIT, |r| r.stdout().contains("slow channel"))?;
     let mut stopped = start(&plans(72), &["--fault=31", "--linger-ms=900000"])?;
     stopped.wait_until("faulted", LIMIT, |r| r.stdout().contains("faulted"))?;
     let mut said = String::new();

@@ -107,7 +107,7 @@ impl Earlier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvcap_decode::record::{At, Skipped};
+    use nvcap_decode::record::{At, ChannelId, Skipped};
 
     fn earlier(records: &[(u32, Life)]) -> Earlier {
         let mut earlier = Earlier::default();
@@ -137,7 +137,8 @@ mod tests {
         ]);
         earlier.record(&Record::Skipped(Skipped {
             at: At::of_process(2, 1),
-            ..Skipped::default()
+            channel: ChannelId(1),
+            count: 1,
         }));
         earlier.look(Box::new(|pids| {
             assert_eq!(pids, [2, 4]);
