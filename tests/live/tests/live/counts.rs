@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use live::programs::{Folder, GUARD, Running, Until, nvcap, softgpu};
@@ -80,8 +80,10 @@ pub fn until_a_duration_has_passed() -> Result<()> {
         let hosts = hosts.filter(|line| line["type"] == "host");
         Ok(hosts.filter_map(|line| line["time"].as_f64()).collect())
     };
+    let begun = Instant::now();
     let all = times(&["--duration=0.3s"])?;
-    ensure!(all.len() == 2 && all[1] - all[0] >= 0.29, "{all:?}");
+    ensure!(all.len() == 2, "{all:?}");
+    ensure!(begun.elapsed() >= Duration::from_millis(300), "{all:?}");
     let all = times(&["--duration=1h", "--times=1"])?;
     ensure!(all.len() == 1, "{all:?}");
     Ok(())
