@@ -107,7 +107,7 @@ impl Earlier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvcap_decode::record::{At, ChannelId, Skipped};
+    use nvcap_decode::record::{At, ChannelId, Skipped, SkippedWhy};
 
     fn earlier(records: &[(u32, Life)]) -> Earlier {
         let mut earlier = Earlier::default();
@@ -138,7 +138,10 @@ mod tests {
         earlier.record(&Record::Skipped(Skipped {
             at: At::of_process(2, 1),
             channel: ChannelId(1),
-            count: 1,
+            position: 0,
+            entries: 1,
+            doorbells: None,
+            why: SkippedWhy::NotDue,
         }));
         earlier.look(Box::new(|pids| {
             assert_eq!(pids, [2, 4]);
