@@ -141,7 +141,7 @@ mod tests {
             position: 0,
             entries: 1,
             doorbells: None,
-            why: SkippedWhy::NotDue,
+            why: SkippedWhy::Resting,
         }));
         earlier.look(Box::new(|pids| {
             assert_eq!(pids, [2, 4]);
