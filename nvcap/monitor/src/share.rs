@@ -136,6 +136,15 @@ impl Share {
     /// Adds a part to sums by owner; with `by_process` by process, too. Processes that are not in the part are forgotten.
     pub fn add(&mut self, part: &[GpuView], by_process: bool, to: &mut Shares) {
         let seen = add(part, |pid| self.identity(pid), by_process, to);
+        self.keep(&seen);
+    }
+
+    /// Forgets whose processes are not in the part.
+    pub fn forget(&mut self, part: &[GpuView]) {
+        self.keep(&processes(part));
+    }
+
+    fn keep(&mut self, seen: &BTreeSet<u32>) {
         self.known.retain(|pid, known| {
             known.all.clone_from(&known.who);
             seen.contains(pid)
@@ -272,6 +281,17 @@ impl Share {
         };
         self.gpus.iter().filter_map(view).collect()
     }
+}
+
+/// The processes that are in a part.
+fn processes(part: &[GpuView]) -> BTreeSet<u32> {
+    let holders = part.iter().flat_map(|gpu| &gpu.engines);
+    let holders = holders.flat_map(|engine| &engine.holders);
+    let of = |(who, ..): &(Who, _, _)| match *who {
+        Who::Process(pid) => Some(pid),
+        _ => None,
+    };
+    holders.filter_map(of).collect()
 }
 
 /// Adds a part to sums by owner. Returns the processes in it.

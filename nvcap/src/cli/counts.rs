@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvcap_decode::ledger::STATUS_NO_GPU;
 use nvcap_monitor::counts::host::{Host, HostOptions};
@@ -47,8 +47,8 @@ they come.
             >= so long at least, <= at most
   STATE     idle, working, or waiting: nothing of what is pending was done since the line before
 
-Exit status: 0 all processes that were named have ended, or --times is over; 1 error; 2 usage;
-4 the same as 0, and none of the named processes used a GPU.";
+Exit status: 0 all processes that were named have ended, or --times or --duration is over; 1 error;
+2 usage; 4 the same as 0, and none of the named processes used a GPU.";
 
 /// Whom to count, and how.
 #[derive(clap::Args, Debug)]
@@ -77,6 +77,10 @@ pub(super) struct Args {
     /// End after N readings
     #[arg(long, value_name = "N")]
     times: Option<u64>,
+
+    /// End after TIME, with a last reading
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    duration: Option<Duration>,
 
     /// Show each channel
     #[arg(long)]
@@ -128,11 +132,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
     );
     let mut table = Table::default();
-    let mut left = args.times;
     let mut told: Option<(usize, usize, usize)> = None;
     let mut without = Without::default();
     let mut names = Names::default();
-    loop {
+    let end = args.duration.map(|duration| Instant::now() + duration);
+    for n in 1.. {
+        let is_last = args.times.is_some_and(|times| times <= n)
+            || end.is_some_and(|end| end <= Instant::now());
         let wait = host.round();
         let view = host.view();
         if let Some((pid, refused)) = view.refused.iter().next().filter(|_| named) {
@@ -174,18 +180,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
         target::written(&mut out)?;
-        if let Some(left) = &mut left {
-            *left = left.saturating_sub(1);
-            if *left == 0 {
-                return Ok(without.end());
-            }
+        if is_last {
+            break;
         }
         if host.is_over() {
             tell(format_args!("all processes that were counted have ended"));
-            return Ok(without.end());
+            break;
         }
-        rest(wait, || host.moment());
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        rest(left.map_or(wait, |left| left.min(wait)), || host.moment());
     }
+    Ok(without.end())
 }
 
 /// Named processes that use no GPU: they may begin to at any time.

@@ -1,8 +1,10 @@
 //! `nvcap` without arguments: the processes that use a GPU, and what to type next.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use nvcap_decode::ledger::STATUS_USAGE;
 use nvcap_live::how;
@@ -12,8 +14,12 @@ use nvcap_process::procfs::{self, mem};
 use nvcap_show::output::writer::Output;
 
 mod page;
+mod rates;
 
-use page::{Access, Overview, Row, page};
+use page::{Access, MOST, Overview, Row, page};
+
+/// Time that the command may take.
+const WITHIN: Duration = Duration::from_millis(900);
 
 /// Looks, and shows it. The status is that of a command line that asks for nothing: 0 says that a trace is complete.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
@@ -26,13 +32,23 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
 
 /// Looks for the processes.
 fn look() -> Overview {
+    let end = Instant::now() + WITHIN;
     let root = Path::new("/");
     let found = host::gpu_processes();
     let trap_refused = how::trap_refused();
     let mut host = Host::new(root);
-    let rows = { found.all.iter() }
+    let mut rows: Vec<Row> = { found.all.iter() }
         .filter_map(|(pid, uses)| row(&mut host, *pid, uses, trap_refused.is_none()))
         .collect();
+    let looked_at = |row: &&Row| row.submits && row.access != Access::Refused;
+    let mut users: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for row in rows.iter().take(MOST).filter(looked_at) {
+        users.entry(&row.user).or_default().push(row.pid);
+    }
+    let mut paces = rates::of(users.into_values().collect(), end);
+    for row in &mut rows {
+        row.pace = paces.remove(&row.pid);
+    }
     Overview {
         rows,
         unknown: found.hidden.len(),
@@ -61,6 +77,7 @@ fn row(host: &mut Host, pid: u32, uses: &Uses, has_trap: bool) -> Option<Row> {
             Ok(_) => Access::Observe,
             Err(_) => Access::Refused,
         },
+        pace: None,
     })
 }
 

@@ -12,6 +12,7 @@ use nvcap_decode::driver::Version;
 use nvcap_decode::hang::ProcessReport;
 use nvcap_monitor::dump;
 use nvcap_show::output::dump::{LAST, Shown as Look, Word, verdict};
+use nvcap_show::output::gpu_time::earlier::Work;
 use nvcap_show::output::gpu_time::kernel_times::KernelTimes;
 use nvcap_show::output::gpu_time::{Evidence, TimeReport};
 use nvcap_show::output::message::tell;
@@ -91,6 +92,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown = Shown {
         by: args.by,
         times: times.unwrap_or_default(),
+        is_live: args.file.is_none(),
     };
     match &args.file {
         Some(file) => {
@@ -108,6 +110,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 struct Shown {
     by: Option<By>,
     times: Evidence,
+    is_live: bool,
 }
 
 /// The times of kernels in a recording.
@@ -133,7 +136,7 @@ fn report(
     shown: Shown,
     command: bool,
     inputs: &[&Path],
-    (driver, pids): (Option<Version>, Vec<u32>),
+    driver: Option<Version>,
 ) -> anyhow::Result<Pipeline<'static>> {
     let options = output.pipeline_options(false, driver)?;
     let out = target::open(output.output.as_deref(), output.force, command, inputs)?;
@@ -141,14 +144,14 @@ fn report(
     let mut sink = TimeReport::new(out, output.json, color)
         .with_times(shown.times)
         .by_process(shown.by == Some(By::Process));
-    if !pids.is_empty() {
-        sink = sink.with_earlier(Box::new(move || earlier(&pids)));
+    if shown.is_live {
+        sink = sink.with_earlier(Box::new(earlier));
     }
     Ok(Pipeline::new(options, vec![Box::new(sink)]))
 }
 
-/// Looks at processes: a sentence on each whose work has not ended.
-fn earlier(pids: &[u32]) -> Vec<String> {
+/// Looks at processes: those whose work has not ended.
+fn earlier(pids: &[u32]) -> Vec<Work> {
     let options = super::usual_look::options(LAST, false);
     let look = dump::look(pids, &options);
     let shown = Look {
@@ -160,7 +163,10 @@ fn earlier(pids: &[u32]) -> Vec<String> {
         let is_known = !matches!(verdict.word, Word::Idle | Word::Unknown);
         let why = verdict.lines.into_iter().next().unwrap_or(verdict.head);
         let pid = process.pid;
-        is_known.then(|| format!("process {pid}: {why}; nvcap dump -p {pid} shows all of it"))
+        is_known.then(|| Work {
+            pid,
+            says: format!("{why}; nvcap dump -p {pid} shows all of it"),
+        })
     };
     { look.report.processes.iter() }
         .filter_map(sentence)
@@ -182,7 +188,7 @@ fn opened(of: &RecordingArgs) -> anyhow::Result<Recording<'_>> {
 fn of_file(of: &RecordingArgs, output: &OutputArgs, shown: Shown) -> anyhow::Result<ExitCode> {
     let mut recording = opened(of)?;
     let output = output.of_recording(recording.trace());
-    let mut pipeline = report(&output, shown, false, &of.inputs(), (None, Vec::new()))?;
+    let mut pipeline = report(&output, shown, false, &of.inputs(), None)?;
     recording
         .quiet_until_the_end(output.output.as_deref())
         .play(&mut pipeline)?;
@@ -196,13 +202,11 @@ fn live(mut trace: trace::Args, shown: Shown) -> anyhow::Result<ExitCode> {
     let mut output = trace.output.clone();
     output.has_gpu_time = true;
     let command = trace.leaves_standard_output();
-    let pids = trace.pid.to_vec();
     trace_run::run_into(
         trace,
         |args| {
             let inputs = Vec::from_iter(args.channels.as_deref());
-            let of = (target::running_driver(), pids);
-            report(&output, shown, command, &inputs, of)
+            report(&output, shown, command, &inputs, target::running_driver())
         },
         |pipeline| output.conclude(pipeline),
     )

@@ -14,6 +14,7 @@ mod readings;
 mod recorded;
 mod running;
 mod screen;
+mod shares;
 mod shown;
 
 use shown::shown;

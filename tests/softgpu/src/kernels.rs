@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use crate::form::ARGUMENTS;
 use crate::rng::Rng;
 
 /// Number of functions of a module. Those of the first module have the numbers from 0 on, those of the second come next.
@@ -284,6 +285,24 @@ pub fn map(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Type of the sections `.nv.info`: that of processors, the first.
+const NV_INFO: u32 = 0x7000_0000;
+
+/// Attributes of a function of this symbol that has one parameter, a pointer: its place in constant bank 0, and the parameter.
+fn pointer(symbol: u32) -> Vec<u8> {
+    const BYTES: u32 = 8;
+    let words = [
+        0x0008_0a04,
+        symbol,
+        BYTES << 16 | ARGUMENTS as u32,
+        0x000c_1704,
+        0,
+        0,
+        BYTES << 18 | 0x1_f000,
+    ];
+    words.into_iter().flat_map(u32::to_le_bytes).collect()
+}
+
 /// A CUDA ELF image with a module's functions, and the offsets of their names.
 fn image(module: u64) -> (Vec<u8>, Vec<usize>) {
     let mut names = vec![0u8];
@@ -299,7 +318,13 @@ fn image(module: u64) -> (Vec<u8>, Vec<usize>) {
     for number in module * COUNT..(module + 1) * COUNT {
         let at = add(&format!(".text.{}", name(number)));
         offsets.push(at + ".text.".len());
+        let index = sections.len() as u32;
         sections.push((at, 1, code(number), registers(number) << 24 | number as u32));
+        // Of NCCL's functions nothing is said: their one parameter is larger than what launches have here.
+        if module < COLLECTIVES {
+            let at = add(&format!(".nv.info.{}", name(number)));
+            sections.push((at, NV_INFO, pointer(number as u32), index));
+        }
     }
     let own = add(".shstrtab");
     sections.push((own, 3, names, 0));
@@ -331,4 +356,35 @@ fn image(module: u64) -> (Vec<u8>, Vec<usize>) {
     bytes[62] = sections.len() as u8 - 1;
     bytes.extend(table);
     (bytes, offsets.iter().map(|at| strings + at).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvcap_decode::cubin::{Bank, Cubin, Param};
+
+    #[test]
+    fn images_tell_the_parameters_of_their_functions() {
+        let parameters = |module| {
+            let (bytes, _) = image(module);
+            let image = Cubin::read(bytes.as_slice(), 0).unwrap();
+            let of = |n| {
+                let function = image.function(&name(module * COUNT + n)).unwrap();
+                (function.params.clone(), function.bank)
+            };
+            assert_eq!(of(0), of(COUNT - 1));
+            of(0)
+        };
+        let pointer = Param {
+            ordinal: 0,
+            offset: 0,
+            size: 8,
+        };
+        let bank = Bank {
+            offset: ARGUMENTS as u32,
+            size: 8,
+        };
+        assert_eq!(parameters(1), (vec![pointer], Some(bank)));
+        assert_eq!(parameters(COLLECTIVES), (Vec::new(), None));
+    }
 }

@@ -292,6 +292,17 @@ impl Clocks {
     }
 }
 
+impl ProcessView {
+    /// The counts of all its GPUs together.
+    pub fn whole(&self) -> GpuView {
+        let mut whole = GpuView::default();
+        for (n, of) in self.gpus.values().enumerate() {
+            whole.join(of, n == 0);
+        }
+        whole
+    }
+}
+
 impl GpuView {
     /// Adds another's counts. `first`: nothing was added to this one before, so it takes over what the other knows.
     pub(crate) fn join(&mut self, other: &Self, first: bool) {

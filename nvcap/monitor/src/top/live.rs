@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::faults::Faults;
 use super::gauges::{Gauge, Gauges};
+use super::shares::Shares;
 use super::table::{Cell, Column, Rank, Row, RowId, Table, number, text};
 use crate::counts::channel::{Age, State, Sums};
 use crate::counts::view::{ChannelView, GpuView, ProcessView, View};
@@ -16,11 +17,12 @@ pub(crate) const PROCESSES: &[Column] = &[
     text("COMM", 15),
     text("GPU", 3),
     number("AT WORK", 7),
+    number("GPU%", 5),
     number("/s", 9),
     text("HISTORY", 12).spare(3),
     number("PENDING", 8),
     number("OLDEST", 8),
-    text("STATE", 8),
+    text("STATE", 7),
     text("RUNNING", 28).spare(2),
     number("CHAN", 4).spare(4),
     number("LAST DONE", 9).spare(5),
@@ -70,6 +72,8 @@ pub struct Reading {
     pub who: BTreeMap<u32, Who>,
     /// Faults since the reading before.
     pub faults: Faults,
+    /// Holders of the GPUs.
+    pub shares: Shares,
     /// True if all processes that were named have ended.
     pub is_over: bool,
 }
@@ -160,10 +164,16 @@ impl Live {
         self.faults.lines()
     }
 
-    /// Returns text that says how many moments the shares of the last step are of.
-    pub fn looks(&self) -> String {
-        let looks = plural_of(self.gauges.looks, "look", "looks");
-        format!("at work: share of {looks} since the last reading")
+    /// Returns text that says who is not shown, or how many moments the shares of the last step are of; and what tells who had the GPUs.
+    pub fn about(&self) -> String {
+        let text = self.missing().unwrap_or_else(|| {
+            let looks = plural_of(self.gauges.looks, "look", "looks");
+            format!("at work: share of {looks} since the last reading")
+        });
+        match self.now.shares.about() {
+            Some(shares) => format!("{text}; {shares}"),
+            None => text,
+        }
     }
 
     /// Tells whether all processes that were named have ended.
@@ -229,7 +239,7 @@ impl Live {
     }
 
     /// Returns text on the processes that are not shown, and why.
-    pub fn missing(&self) -> Option<String> {
+    fn missing(&self) -> Option<String> {
         let others = self.now.view.refused.len();
         (others > 0).then(|| {
             let others = plural_of(others as u64, "process", "processes");
@@ -273,6 +283,7 @@ impl Live {
         };
         let at = (Some(process.pid), gpu);
         let share = self.gauges.share(at).map(|share| 100.0 * share);
+        let had = self.now.shares.of(process.pid, gpu);
         let history = Cell {
             text: self.gauges.history(at, HISTORY),
             rank: share.map_or(Rank::None, Rank::Number),
@@ -285,6 +296,10 @@ impl Live {
             gpu_cell(gpu),
             share.map_or_else(Cell::none, |share| {
                 Cell::shown(format!("{share:.0} %"), share)
+            }),
+            had.map_or_else(Cell::none, |(had, is_least)| {
+                let digits = usize::from(had < 99.95);
+                Cell::shown(format!("{had:.digits$}"), had).marked(is_least, "~")
             }),
             Cell::rate(self.rate(id, of.sums.submitted)),
             history,

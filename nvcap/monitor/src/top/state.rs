@@ -118,7 +118,8 @@ impl State {
         let order = self.orders.get(self.screen as usize).copied().flatten();
         order.unwrap_or(Order {
             column: match (self.screen, self.replay.is_some()) {
-                (Screen::Processes, _) => 5,
+                (Screen::Processes, false) => 6,
+                (Screen::Processes, true) => 5,
                 (Screen::Channels, false) => 3,
                 (Screen::Channels, true) => 4,
                 (Screen::Kernels | Screen::Copies, _) if self.has_times => 0,

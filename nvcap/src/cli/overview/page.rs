@@ -2,11 +2,14 @@
 
 use std::fmt::Write as _;
 
+use nvcap_monitor::counts::channel::State;
 use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::style::{Plain, plain_line};
 
+use super::rates::{APART, Pace};
+
 /// The most processes that are shown.
-const MOST: usize = 20;
+pub(super) const MOST: usize = 20;
 /// The most columns that a user's name takes.
 const MOST_USER: usize = 16;
 
@@ -31,6 +34,37 @@ pub(super) struct Row {
     /// True if the process has memory of a GPU mapped: it can submit.
     pub submits: bool,
     pub access: Access,
+    /// What it does; none where it was not looked at in time, or may not be.
+    pub pace: Option<Pace>,
+}
+
+impl Row {
+    /// Its rate and state in words.
+    fn doing(&self) -> [String; 2] {
+        let [rate, state] = match &self.pace {
+            None => ["-", "-"].map(str::to_owned),
+            Some(Pace::NoChannel) => ["-", "no channel"].map(str::to_owned),
+            Some(Pace::Like(parent)) => ["-".to_owned(), format!("as {parent}")],
+            Some(Pace::Submits {
+                rate,
+                is_least,
+                state: (_, words),
+            }) => {
+                let least = if *is_least { "~" } else { "" };
+                [format!("{least}{rate:.0}"), words.clone()]
+            }
+        };
+        [rate, state]
+    }
+
+    fn state(&self) -> Option<State> {
+        match self.pace {
+            Some(Pace::Submits {
+                state: (state, _), ..
+            }) => Some(state),
+            _ => None,
+        }
+    }
 }
 
 /// The processes that use a GPU, and what nvcap's user may do.
@@ -62,7 +96,10 @@ pub(super) fn page(overview: &Overview, width: Option<usize>) -> String {
     };
     unknown(overview, &mut text);
     text.push('\n');
-    match { overview.rows.iter() }.min_by_key(|row| (row.access, !row.submits)) {
+    match { overview.rows.iter() }.min_by_key(|row| {
+        let is_other_s = matches!(row.pace, Some(Pace::Like(_)));
+        (row.access, !row.submits, is_other_s)
+    }) {
         Some(row) => {
             let _ = writeln!(text, "For process {}:", row.pid);
             lines(&mut text, &for_process(row, overview.is_root));
@@ -91,42 +128,66 @@ fn nobody(overview: &Overview) -> String {
     }
 }
 
-/// The processes, and the meaning of the words in the column TRACE.
+/// The processes, and the meaning of the words in the table.
 fn table(overview: &Overview, width: Option<usize>) -> String {
-    let user = |row: &Row| plain_line(&row.user, Some(MOST_USER));
-    let gpus = |row: &Row| {
+    let trace = |row: &Row| match row.access {
+        Access::Trap => "yes",
+        Access::Observe => "observe",
+        Access::Refused if overview.is_root => "no",
+        Access::Refused => "sudo",
+    };
+    let cells = |row: &Row| {
         let gpus: Vec<String> = row.gpus.iter().map(u32::to_string).collect();
-        gpus.join(",")
+        let user = plain_line(&row.user, Some(MOST_USER));
+        let [rate, state] = row.doing();
+        [user, gpus.join(","), rate, state, trace(row).to_owned()]
     };
-    let widest = |least: usize, cell: &dyn Fn(&Row) -> String| {
-        let cells = overview.rows.iter().map(|row| cell(row).chars().count());
-        cells.max().unwrap_or(0).max(least)
-    };
-    let (users, gpu) = (widest(4, &user), widest(3, &gpus));
+    let heads = ["USER", "GPU", "/s", "STATE", "TRACE"].map(str::to_owned);
+    let shown = overview.rows.iter().take(MOST);
+    let cells: Vec<[String; 5]> = std::iter::once(heads)
+        .chain(shown.clone().map(cells))
+        .collect();
+    let widest = |n: usize| cells.iter().map(|row| row[n].chars().count()).max();
+    let [user, gpu, rate, state, trace] = [0, 1, 2, 3, 4].map(|n| widest(n).unwrap_or(0));
     let mut text = "Processes that use a GPU:\n".to_owned();
-    let head = format!(
-        "{:>8}  {:<users$}  {:<gpu$}  TRACE    COMMAND",
-        "PID", "USER", "GPU"
-    );
-    let _ = writeln!(text, "{}", plain_line(&head, width));
-    for row in overview.rows.iter().take(MOST) {
-        let word = match row.access {
-            Access::Trap => "yes",
-            Access::Observe => "observe",
-            Access::Refused if overview.is_root => "no",
-            Access::Refused => "sudo",
-        };
+    let begins = std::iter::once(("PID".to_owned(), "COMMAND"))
+        .chain(shown.map(|row| (row.pid.to_string(), row.command.as_str())));
+    for ((pid, command), [a, b, c, d, e]) in begins.zip(&cells) {
         let line = format!(
-            "{:>8}  {:<users$}  {:<gpu$}  {word:<7}  {}",
-            row.pid,
-            user(row),
-            gpus(row),
-            row.command
+            "{pid:>8}  {a:<user$}  {b:<gpu$}  {c:>rate$}  {d:<state$}  {e:<trace$}  {command}"
         );
         let _ = writeln!(text, "{}", plain_line(&line, width));
     }
     if let Some(more @ 1..) = overview.rows.len().checked_sub(MOST) {
         let _ = writeln!(text, "{:>8}  and {more} more: nvcap top shows all", "");
+    }
+    meaning(overview, &mut text);
+    text
+}
+
+/// Appends the meaning of the words in the table.
+fn meaning(overview: &Overview, text: &mut String) {
+    let shown = || overview.rows.iter().take(MOST);
+    if let Some(row) = shown().find(|row| row.state() == Some(State::Waiting)) {
+        let _ = writeln!(
+            text,
+            "waiting: none of its pending work ended in {} ms: a long kernel, or a hang; nvcap dump -p {} tells",
+            APART.as_millis(),
+            row.pid
+        );
+    }
+    if let Some(row) = shown().find(|row| row.state() == Some(State::Stopped)) {
+        let [_, words] = row.doing();
+        let first = words.to_lowercase();
+        let first = first.split(',').next().unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "{words}: the driver has stopped it after an error; nvcap dump -p {}, nvcap explain {first}",
+            row.pid,
+        );
+    }
+    if shown().any(|row| row.submits && row.access != Access::Refused && row.pace.is_none()) {
+        text.push_str("- : it could not be looked at in the time that this command takes\n");
     }
     let any = |access| overview.rows.iter().any(|row| row.access == access);
     if any(Access::Observe) {
@@ -142,7 +203,6 @@ fn table(overview: &Overview, width: Option<usize>) -> String {
     } else if any(Access::Refused) {
         text.push_str("sudo: not yours to look into: sudo nvcap -p PID\n");
     }
-    text
 }
 
 /// Appends how many processes nothing is known of.
@@ -273,7 +333,52 @@ mod tests {
             gpus: vec![0],
             submits: true,
             access,
+            pace: None,
         }
+    }
+
+    fn submits(rate: f64, is_least: bool, state: State, words: &str) -> Option<Pace> {
+        Some(Pace::Submits {
+            rate,
+            is_least,
+            state: (state, words.to_owned()),
+        })
+    }
+
+    #[test]
+    fn what_processes_do() {
+        let mut rows = Vec::from_iter((1..=7).map(|pid| row(pid, "ann", "x", Access::Trap)));
+        rows[0].pace = Some(Pace::Like(2));
+        rows[1].pace = submits(27_744.4, false, State::Working, "working");
+        rows[2].pace = submits(0.0, true, State::Waiting, "waiting");
+        rows[3].pace = submits(0.0, false, State::Stopped, "Xid 13, 31");
+        rows[4].pace = Some(Pace::NoChannel);
+        rows[6].access = Access::Refused;
+        let mut overview = Overview {
+            rows,
+            is_root: true,
+            ..Overview::default()
+        };
+        let text = page(&overview, Some(80));
+        let expected = "\
+     PID  USER  GPU     /s  STATE       TRACE  COMMAND
+       1  ann   0        -  as 2        yes    x
+       2  ann   0    27744  working     yes    x
+       3  ann   0       ~0  waiting     yes    x
+       4  ann   0        0  Xid 13, 31  yes    x
+       5  ann   0        -  no channel  yes    x
+       6  ann   0        -  -           yes    x
+       7  ann   0        -  -           no     x
+waiting: none of its pending work ended in 300 ms: a long kernel, or a hang; nvcap dump -p 3 tells
+Xid 13, 31: the driver has stopped it after an error; nvcap dump -p 4, nvcap explain xid 13
+- : it could not be looked at in the time that this command takes
+no: ";
+        assert!(text.contains(expected), "{text}");
+        // The forked one is not the one to look at.
+        assert!(text.contains("\nFor process 2:\n"), "{text}");
+        overview.rows.truncate(2);
+        let text = page(&overview, Some(80));
+        assert!(!text.contains("waiting:") && !text.contains("Xid") && !text.contains("- :"));
     }
 
     #[test]
@@ -345,7 +450,7 @@ mod tests {
         };
         let text = page(&overview, Some(80));
         for said in [
-            "     PID  USER  GPU  TRACE    COMMAND\n    4711  ann   0    observe  python train.py\n",
+            "     PID  USER  GPU  /s  STATE  TRACE    COMMAND\n    4711  ann   0     -  -      observe  python train.py\n",
             "which is refused here: it needs root\n",
             "\n  nvcap --how observe -p 4711  ",
             "\n  nvcap top -p 4711  ",
@@ -359,7 +464,7 @@ mod tests {
         overview.is_root = true;
         let text = page(&overview, Some(80));
         assert!(
-            text.contains("0    yes      python") && !text.contains("sudo"),
+            text.contains("0     -  -      yes    python") && !text.contains("sudo"),
             "{text}"
         );
         assert!(!text.contains("observe"), "{text}");
@@ -382,8 +487,8 @@ mod tests {
         };
         let text = page(&overview, None);
         for said in [
-            "       7  bob               0    sudo     nvidia-smi\n",
-            "  812345  a-user-with-a...  0,3  sudo     train\n",
+            "       7  bob               0     -  -      sudo   nvidia-smi\n",
+            "  812345  a-user-with-a...  0,3   -  -      sudo   train\n",
             "\nsudo: not yours to look into: sudo nvcap -p PID\n",
             "\n  sudo nvcap -p 812345  ",
             "\n  sudo nvcap dump -p 812345  ",
@@ -394,7 +499,7 @@ mod tests {
         overview.remedy = "run nvcap elsewhere";
         overview.unknown = 1;
         let text = page(&overview, None);
-        assert!(text.contains("0,3  no       train"), "{text}");
+        assert!(text.contains("0,3   -  -      no     train"), "{text}");
         let said = "\n1 process may not be looked into, whether or not it uses a GPU: run nvcap elsewhere\n";
         assert!(text.contains(said), "{text}");
         assert!(

@@ -102,7 +102,7 @@ impl Shown for Machine {
         let observed = self.observed.as_ref();
         let observed = observed.map(|o| o.about(self.observe_cpu));
         let about = match state.screen {
-            Screen::Processes => self.live.missing().or_else(|| Some(self.live.looks())),
+            Screen::Processes => Some(self.live.about()),
             _ => observed,
         };
         let over = "all processes that were named have ended (q ends)";

@@ -1,7 +1,7 @@
 //! The thread that reads the counts, so that keys never wait for it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -11,6 +11,7 @@ use anyhow::bail;
 
 use super::super::usual_look;
 use super::running::Running;
+use super::shares;
 use nvcap_monitor::counts::host::{Host, HostOptions};
 use nvcap_monitor::counts::pace::rest;
 use nvcap_monitor::counts::system::Machine;
@@ -41,7 +42,7 @@ impl Readings {
         let (to, until) = (newest.clone(), stop.clone());
         let thread = thread::Builder::new()
             .name("nvcap-counts".into())
-            .spawn(move || read(whom, interval, &to, &until))
+            .spawn(move || read(whom, interval, &to, until))
             .map_err(|e| nvcap_process::error::no_thread(&e))?;
         Ok(Self {
             newest,
@@ -127,11 +128,13 @@ impl Errors {
     }
 }
 
-fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &AtomicBool) {
-    let mut known = match &whom {
-        Whom::All(_, root) => Known::of(root),
-        Whom::Named(_) => Known::of(Path::new("/")),
+fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: Arc<AtomicBool>) {
+    let root = match &whom {
+        Whom::All(_, root) => root.clone(),
+        Whom::Named(_) => PathBuf::from("/"),
     };
+    let mut known = Known::of(&root);
+    let mut shares = shares::Reader::new(Arc::clone(&stop));
     let options = HostOptions {
         interval,
         sample: Some(LOOKS),
@@ -156,10 +159,12 @@ fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &Atom
                 who.running = running.text(of, samples);
             }
         }
+        let uses_gpu = view.processes.iter().any(|p| !p.gpus.is_empty());
         let mut reading = Reading {
             faults: errors.take(&view),
             channels,
             who,
+            shares: shares.take(uses_gpu, interval, &root),
             is_over: host.is_over(),
             view,
         };

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use live::programs::{Folder, GUARD, Running, Until, nvcap, softgpu};
@@ -64,6 +64,28 @@ pub fn without_a_gpu() -> Result<()> {
         "{said}"
     );
     ensure!(!said.contains("counting 1 process"), "{said}");
+    Ok(())
+}
+
+/// Readings come until the duration has passed, the last one at its end, however long the interval is.
+pub fn until_a_duration_has_passed() -> Result<()> {
+    let sleeper = Running::start(Path::new("sleep"), ["900"])?;
+    let pid = sleeper.pid().to_string();
+    let args = ["counts", "-p", &pid, "--json", "--interval=1h"];
+    let times = |more: &[&str]| -> Result<Vec<f64>> {
+        let ended = Running::start(&nvcap()?, args.iter().chain(more))?.end(LIMIT)?;
+        ended.expect_code(4)?;
+        let hosts = ended.stdout.lines().map(serde_json::from_str::<Value>);
+        let hosts = hosts.collect::<Result<Vec<_>, _>>()?.into_iter();
+        let hosts = hosts.filter(|line| line["type"] == "host");
+        Ok(hosts.filter_map(|line| line["time"].as_f64()).collect())
+    };
+    let begun = Instant::now();
+    let all = times(&["--duration=0.3s"])?;
+    ensure!(all.len() == 2, "{all:?}");
+    ensure!(begun.elapsed() >= Duration::from_millis(300), "{all:?}");
+    let all = times(&["--duration=1h", "--times=1"])?;
+    ensure!(all.len() == 1, "{all:?}");
     Ok(())
 }
 

@@ -222,6 +222,66 @@ pub fn times_of_a_hang() -> Result<()> {
         "{said}"
     );
     ensure!(line.ends_with(&all), "{said}");
+    // Beside a process that works, among all of this machine, and in JSON.
+    let mut beside = start(&plan(73, 2, 10), &["--hang=slow", "--linger-ms=900000"])?;
+    beside.wait_until("slow", LIMIT, |r| r.stdout().contains("slow channel"))?;
+    let both = format!("{pid},{}", beside.pid());
+    for target in [&["-p", &both][..], &["-a", "--how=observe"]] {
+        let args = ["time", "--duration=0.5", "--json"].iter().chain(target);
+        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        let times = ended.stdout.lines().next().unwrap_or_default();
+        let times: Value = serde_json::from_str(times)?;
+        let earlier = times["earlier"].as_array().context("no earlier work")?;
+        let of = |pid: u32| earlier.iter().find(|of| of["pid"] == pid);
+        let says = of(gpu.pid()).map(|of| of["says"].to_string());
+        let says = says.with_context(|| ended.stdout.clone())?;
+        ensure!(says.contains(&work) && says.contains(&all), "{says}");
+        ensure!(of(beside.pid()).is_none(), "{earlier:?}");
+    }
+    Ok(())
+}
+
+/// `nvcap` alone: what each process does, between two looks.
+pub fn in_the_overview() -> Result<()> {
+    let (spinning, _) = hung("spin")?;
+    let plans = |seed| plan(seed, 8, 4000);
+    let mut slow = start(&plans(71), &["--hang=slow", "--linger-ms=900000"])?;
+    slow.wait_until("slow", LIMIT, |r| r.stdout().contains("slow channel"))?;
+    let mut stopped = start(&plans(72), &["--fault=31", "--linger-ms=900000"])?;
+    stopped.wait_until("faulted", LIMIT, |r| r.stdout().contains("faulted"))?;
+    let mut said = String::new();
+    let row = |said: &str, pid: u32| -> Vec<String> {
+        let pid = pid.to_string();
+        let of = |line: &&str| line.split_whitespace().next() == Some(&pid);
+        let line = said.lines().find(of).unwrap_or_default();
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    // Where many tests run beside it, there is not always time for the second look.
+    let begun = Instant::now();
+    loop {
+        let done = |text: &str| row(text, slow.pid()).get(3).cloned().unwrap_or_default();
+        let is = |text: &str, pid: u32, word: &str| row(text, pid).iter().any(|w| w == word);
+        if is(&said, spinning.pid(), "waiting")
+            && is(&said, stopped.pid(), "Xid")
+            && is(&said, slow.pid(), "working")
+            && done(&said)
+                .trim_start_matches('~')
+                .parse()
+                .is_ok_and(|n: u64| n > 0)
+        {
+            break;
+        }
+        ensure!(begun.elapsed() < LIMIT, "guard: {said}");
+        let ended = Running::start(&nvcap()?, [] as [&str; 0])?.end(LIMIT)?;
+        ended.expect_code(2)?;
+        said = ended.stdout;
+    }
+    for line in [
+        "\nwaiting: none of its pending work ended in 300 ms: ",
+        "\nXid 31: the driver has stopped it after an error; nvcap dump -p ",
+    ] {
+        ensure!(said.contains(line), "{said}");
+    }
     Ok(())
 }
 

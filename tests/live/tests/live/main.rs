@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         attach: operations operations_observed waiting_process first_thread_ended running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status commands_that_go_on;
-        dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel times_of_a_hang lost_kernel orphaned_wait cycle
+        dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel times_of_a_hang in_the_overview lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         fast_lines: attached of_a_command;
         header: of_a_command not_in_pipes of_a_process_without_a_gpu;
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         hosts: named_by_option come_and_go came_while_stopped trapped whole_node whole_node_started short_lives short_lives_observed not_looked_into contained;
         unseen: hidden_by_proc quiet_host short_process;
         watch: a_fault_is_dumped faults_at_once a_hang_is_dumped a_hang_seals nothing_to_dump refused;
-        counts: as_the_trap_counts first_thread_ended without_a_gpu forks_are_counted_once served refused of_another_user;
+        counts: as_the_trap_counts first_thread_ended without_a_gpu until_a_duration_has_passed forks_are_counted_once served refused of_another_user;
         sampled: one_process code in_turns planted held killed of_a_command;
         samples: a_fleet served;
         ranks: two_that_run;

@@ -72,6 +72,11 @@ fn unnamed(trace: &Path) -> Result<usize> {
             shown.starts_with("void kernel<") && shown.ends_with(">(float*)"),
             "{shown}"
         );
+        let all = launch["arguments"].as_array().context("no arguments")?;
+        ensure!(
+            all.len() == 1 && all[0]["type"] == "float*" && all[0]["size"] == 8,
+            "{launch}"
+        );
     }
     Ok(unnamed)
 }

@@ -3,6 +3,9 @@
 
 use super::*;
 use crate::top::faults::Faulted;
+use crate::top::shares::tests::view;
+use crate::top::shares::{Part, Shares};
+use nvcap_decode::switches::Who;
 
 fn screen(name: &str, state: &mut State, table: &Table, around: &Around) {
     for width in [80, 200] {
@@ -34,11 +37,12 @@ fn machine() -> Live {
             process(4711, "python3", 5000 + 1000 * n, 0, 0),
             process(5, "vadd", 70, 2, (57 + n) * SECOND),
         ];
-        live.take(with_looks(
-            reading(100 + n, processes),
-            works,
-            100 * (n + 1),
-        ));
+        let mut part = Part::default();
+        part.add(&[view(0, &[(Who::Process(4711), 648)], 0)]);
+        live.take(Reading {
+            shares: Shares::Of(part),
+            ..with_looks(reading(100 + n, processes), works, 100 * (n + 1))
+        });
     }
     live
 }
@@ -48,7 +52,7 @@ fn of_processes_and_channels() {
     let live = machine();
     let around = Around {
         head: live.head(),
-        about: live.looks(),
+        about: live.about(),
         gauges: live.gauges(),
         ..Around::default()
     };
@@ -117,16 +121,16 @@ fn columns_are_left_out_as_a_whole() {
         shown.map(|at| table.columns[at].name).collect()
     };
     let narrow = [
-        "PID", "COMM", "GPU", "AT WORK", "/s", "PENDING", "OLDEST", "STATE",
+        "PID", "COMM", "GPU", "AT WORK", "GPU%", "/s", "PENDING", "OLDEST", "STATE",
     ];
-    assert_eq!(names(79, 5), narrow);
-    assert!(names(79, 15).contains(&"CONTAINER"));
-    assert_eq!(names(10, 5), ["PID", "/s"]);
-    assert_eq!(names(400, 5).len(), table.columns.len());
+    assert_eq!(names(79, 6), narrow);
+    assert!(names(79, 16).contains(&"CONTAINER"));
+    assert_eq!(names(10, 6), ["PID", "/s"]);
+    assert_eq!(names(400, 6).len(), table.columns.len());
     let mut state = State::new(None, 10 * SECOND);
     let around = Around {
         head: live.head(),
-        about: live.looks(),
+        about: live.about(),
         ..Around::default()
     };
     for width in 60..200 {

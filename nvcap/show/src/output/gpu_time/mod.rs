@@ -16,6 +16,7 @@ use nvcap_decode::record::{ChannelId, Record};
 
 mod coverage;
 mod durations;
+pub mod earlier;
 mod graphs;
 mod hidden;
 mod intervals;
@@ -35,6 +36,7 @@ pub mod work;
 
 use coverage::Coverage;
 pub(in crate::output) use durations::Durations;
+use earlier::{Earlier, Look};
 pub use graphs::Evidence;
 use graphs::Graphs;
 use hidden::Hidden;
@@ -143,8 +145,7 @@ pub(crate) struct Account {
     /// Works whose begins were not seen.
     hidden: Hidden,
     unfinished: Unfinished,
-    /// Sentences on work that was submitted before the trace and has not ended, where nothing was submitted in it.
-    earlier: Vec<String>,
+    earlier: Earlier,
     /// Works that are not timed, by row: within the time in which stamps were read, and beyond it.
     untimed: Vec<[Bounds; 2]>,
     /// The time of all kernels, and of all copies.
@@ -188,6 +189,7 @@ impl Account {
         self.newest = self.newest.max(record.at().time());
         self.graphs.record(record);
         self.unfinished.record(record);
+        self.earlier.record(record);
         if let Record::Stamps(s) = record {
             self.coverage.add(s.at.pid, s.from_ns, s.at.time_ns);
         }
@@ -460,11 +462,8 @@ pub struct TimeReport {
     color: bool,
     account: Account,
     ranks: Option<(ranks::Gathered, Collector)>,
-    earlier: Option<Earlier>,
+    look: Option<Look>,
 }
-
-/// A look at the traced processes: sentences on their work that has not ended.
-pub type Earlier = Box<dyn FnOnce() -> Vec<String>>;
 
 impl TimeReport {
     /// Takes times for the nodes of graphs from another trace ([`kernel_times`]), where this one tells none.
@@ -488,14 +487,14 @@ impl TimeReport {
             color,
             account: Account::default(),
             ranks: Some((gathered, collector)),
-            earlier: None,
+            look: None,
         }
     }
 
-    /// Adds a look at the processes at the end, if nothing was submitted: work from before the trace may run on.
+    /// Adds a look at the end at the processes that have submitted nothing: work from before the trace may run on.
     #[must_use]
-    pub fn with_earlier(mut self, look: Earlier) -> Self {
-        self.earlier = Some(look);
+    pub fn with_earlier(mut self, look: Look) -> Self {
+        self.look = Some(look);
         self
     }
 
@@ -567,9 +566,8 @@ impl Sink for TimeReport {
             }
         }
         self.account.finish();
-        let look = self.earlier.take();
-        if let Some(look) = look.filter(|_| self.account.known.entries == 0 && !self.json) {
-            self.account.earlier = look();
+        if let Some(look) = self.look.take() {
+            self.account.earlier.look(look);
         }
         if self.json {
             let object = self.account.json();

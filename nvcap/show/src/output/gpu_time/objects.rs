@@ -33,7 +33,8 @@ impl Account {
             "clock_steps": self.stamps.steps, "exec_time": self.exec_time, "kernels": self.kernel_rows(), "copies": self.copy_rows(),
             "all_kernels": all_kernels, "all_copies": all_copies, "gpus": self.gpu_rows(is_sample),
             "engines": engines.collect::<Vec<_>>(), "processes": processes.collect::<Vec<_>>(), "channels": self.channel_rows(is_sample),
-            "waits": self.wait_rows(), "unfinished": self.unfinished_rows(), "untimed": self.untimed_rows(), "graphs": self.graphs.json(),
+            "waits": self.wait_rows(), "unfinished": self.unfinished_rows(), "untimed": self.untimed_rows(), "earlier": self.earlier.json(),
+            "earlier_unknown": self.earlier.left(), "graphs": self.graphs.json(),
         })
     }
 

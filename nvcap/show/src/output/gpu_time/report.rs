@@ -172,7 +172,7 @@ impl Account {
                 0 if self.leaves_out => {
                     "no work of the GPU passes the filter".to_owned()
                 }
-                0 if !self.earlier.is_empty() => {
+                0 if self.earlier.is_some() => {
                     "no work was submitted to the GPU in this time: earlier work has not ended"
                         .to_owned()
                 }
@@ -184,7 +184,7 @@ impl Account {
             });
         }
         let some_are_known = self.known.starts > 0;
-        doubts.extend(self.earlier.iter().cloned());
+        doubts.extend(self.earlier.lines(self.known.entries == 0));
         doubts.extend(self.unfinished.lines(self.newest, some_are_known));
         (all, doubts)
     }

@@ -6,7 +6,7 @@ use super::*;
 use nvcap_decode::decode::event::{
     Copy, CopyEngine, CopyMode, Direction, DurationBy, GpuDuration, GpuMoment, Graph, PartOf,
 };
-use nvcap_decode::record::{At, How, Stamps};
+use nvcap_decode::record::{At, How, Life, Process, Stamps};
 use nvcap_decode::wire::GpuVa;
 
 fn context(serial: u64, ns: u64) -> Context {
@@ -93,7 +93,14 @@ fn earlier_work_is_told() {
     account.finish();
     let none = "no work was submitted to the GPU in this time";
     assert_eq!(account.notes(), [none]);
-    account.earlier = vec!["process 7: a kernel".to_owned()];
+    account.record(&Record::Process(Process {
+        at: At::of_process(1, 7),
+        life: Life::Present { name: "x".into() },
+    }));
+    account.earlier.look(Box::new(|pids| {
+        let says = "a kernel".to_owned();
+        vec![earlier::Work { pid: pids[0], says }]
+    }));
     let head = format!("{none}: earlier work has not ended");
     assert_eq!(account.notes(), [&*head, "process 7: a kernel"]);
 }

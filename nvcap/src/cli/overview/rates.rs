@@ -1,0 +1,182 @@
+//! Submissions a second of each process and its state, by two looks that shall not delay the command.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nvcap_monitor::counts::channel::State;
+use nvcap_monitor::counts::host::{Host, HostOptions};
+use nvcap_monitor::counts::patient::Readers;
+use nvcap_monitor::counts::system::Machine;
+use nvcap_monitor::counts::view::{GpuView, View};
+use nvcap_process::host::choice::Whom;
+
+/// Time from one look to the other.
+pub(super) const APART: Duration = Duration::from_millis(300);
+/// Time after which a process whose memory does not answer is not looked at.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// What a process does.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Pace {
+    /// It has no channel.
+    NoChannel,
+    /// It has the channels of this process by fork, with which it is counted.
+    Like(u32),
+    /// It has channels.
+    Submits {
+        /// Submissions a second that the GPU has done.
+        rate: f64,
+        /// The rate is the least that there can have been.
+        is_least: bool,
+        /// State of its channels, and its words.
+        state: (State, String),
+    },
+}
+
+/// Looks twice at the processes of each user. There is no answer for those that could not be looked at until `end`: a user whose process does not
+/// answer hides no other user's.
+pub(super) fn of(users: Vec<Vec<u32>>, end: Instant) -> BTreeMap<u32, Pace> {
+    let looks = users.into_iter().map(|pids| move || twice(pids, end));
+    within_time(end, looks).into_iter().flatten().collect()
+}
+
+/// Looks twice at processes.
+fn twice(pids: Vec<u32>, end: Instant) -> BTreeMap<u32, Pace> {
+    let machine = Machine::new(Whom::Named(pids)).patient(Readers::new(PATIENCE));
+    let mut host = Host::new(machine, HostOptions::default());
+    host.round();
+    let first = host.view();
+    // A look lasts about as long as the one before.
+    thread::sleep(APART.min(end.saturating_duration_since(Instant::now()) / 2));
+    host.round();
+    between(&first, &host.view())
+}
+
+/// Returns what the works come to that end in time, each in a thread of its own; the others are left alone.
+fn within_time<T: Send + 'static>(
+    end: Instant,
+    works: impl Iterator<Item = impl FnOnce() -> T + Send + 'static>,
+) -> Vec<T> {
+    let (to, from) = mpsc::channel();
+    for work in works {
+        let (to, name) = (
+            to.clone(),
+            thread::Builder::new().name("nvcap-looks".into()),
+        );
+        // Where there are no more threads there is no answer.
+        let _ = name.spawn(move || to.send(work()));
+    }
+    drop(to);
+    let left = || end.saturating_duration_since(Instant::now());
+    std::iter::from_fn(|| from.recv_timeout(left()).ok()).collect()
+}
+
+/// What processes did between two readings.
+fn between(first: &View, second: &View) -> BTreeMap<u32, Pace> {
+    let passed = second.unix_ns.saturating_sub(first.unix_ns).max(1) as f64;
+    let done = |view: &GpuView| view.sums.done;
+    let before: BTreeMap<u32, u64> = { first.processes.iter() }
+        .map(|p| (p.pid, done(&p.whole())))
+        .collect();
+    let pace = |process: &nvcap_monitor::counts::view::ProcessView| {
+        if let Some(parent) = process.shares {
+            return Some(Pace::Like(parent));
+        }
+        let now = process.whole();
+        if now.channels() == 0 {
+            return Some(Pace::NoChannel);
+        }
+        let ahead = done(&now).saturating_sub(*before.get(&process.pid)?);
+        Some(Pace::Submits {
+            rate: ahead as f64 * 1e9 / passed,
+            is_least: !now.doubts.is_empty(),
+            state: (now.state(), now.words()),
+        })
+    };
+    { second.processes.iter() }
+        .filter_map(|p| Some((p.pid, pace(p)?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvcap_monitor::counts::channel::Sums;
+    use nvcap_monitor::counts::view::ProcessView;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn process(pid: u32, done: &[u64], states: [u64; 4]) -> ProcessView {
+        let gpu = |(n, done): (usize, &u64)| {
+            let sums = Sums {
+                submitted: 0,
+                done: *done,
+            };
+            let view = GpuView {
+                sums,
+                states,
+                ..GpuView::default()
+            };
+            (Some(n as u32), view)
+        };
+        ProcessView {
+            pid,
+            gpus: done.iter().enumerate().map(gpu).collect(),
+            ..ProcessView::default()
+        }
+    }
+
+    fn view(unix_ns: u64, processes: Vec<ProcessView>) -> View {
+        View {
+            unix_ns,
+            processes,
+            ..View::default()
+        }
+    }
+
+    #[test]
+    fn rates_are_those_of_all_gpus_between_two_looks() {
+        let first = vec![
+            process(1, &[10, 20], [0, 1, 0, 0]),
+            process(2, &[5], [0, 0, 1, 0]),
+            process(3, &[], [0; 4]),
+        ];
+        let mut second = vec![
+            process(1, &[40, 50], [0, 1, 1, 0]),
+            process(2, &[5], [0, 0, 0, 1]),
+            process(3, &[], [0; 4]),
+            process(4, &[9], [0, 1, 0, 0]),
+            process(5, &[], [0; 4]),
+        ];
+        second[1].gpus.get_mut(&Some(0)).unwrap().errors = [31].into();
+        second[4].shares = Some(1);
+        let all = between(&view(SECOND, first), &view(3 * SECOND / 2, second));
+        let submits = |rate, state, words: &str| Pace::Submits {
+            rate,
+            is_least: false,
+            state: (state, words.to_owned()),
+        };
+        // That which was not there at the first look has no rate.
+        let expected = [
+            (1, submits(120.0, State::Working, "working")),
+            (2, submits(0.0, State::Stopped, "Xid 31")),
+            (3, Pace::NoChannel),
+            (5, Pace::Like(1)),
+        ];
+        assert_eq!(all, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn a_look_that_does_not_end_is_left_alone() {
+        let (keeps, waits) = mpsc::channel::<()>();
+        let never = move || waits.recv().is_ok();
+        assert!(within_time(Instant::now(), [never].into_iter()).is_empty());
+        let guard = Instant::now() + Duration::from_secs(60);
+        let mut all = within_time(guard, (1..=3).map(|n| move || n));
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3]);
+        drop(keeps);
+    }
+}
