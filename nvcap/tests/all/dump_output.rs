@@ -227,6 +227,7 @@ fn look(done: u64) -> Report {
                 )),
             }],
             rank: Some(3),
+            ranks: Some(4),
             python: Some("3.12.1".to_owned()),
             faults: Vec::new(),
             xids: Vec::from_iter(Xid::parse(XID)),
