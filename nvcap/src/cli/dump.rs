@@ -254,6 +254,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(usage());
     }
     let output = &args.output;
+    if args.watch.is_some() {
+        // SAFETY: reads an id.
+        signals::catch(unsafe { libc::gettid() })?;
+        signals::reads();
+    }
     let mut began = Instant::now();
     let (seen, refused) = match look(args, &options)? {
         LookOutcome::Look(seen, refused) => (seen, refused),
@@ -283,9 +288,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         write(&mut out, output.json, shown, &show)?;
         return Ok(ExitCode::from(dump::status(&shown).worst(refused).code()));
     };
-    // SAFETY: reads an id.
-    signals::catch(unsafe { libc::gettid() })?;
-    signals::reads();
     let mut left = args.times;
     let mut status = None;
     loop {

@@ -376,6 +376,22 @@ mod tests {
         assert!(notes[0].contains("as fetched: channels 3"), "{notes:?}");
     }
 
+    #[test]
+    fn a_moment_behind_the_end_is_told() {
+        let notes = |until| {
+            let mut sink = LastEntries::new(4, Some(Duration::from_nanos(until)));
+            sink.submission(&submission(1000, 0, Some(2)));
+            sink.end_ns = 5000;
+            sink.report().processes.remove(0).notes
+        };
+        assert!(notes(4000).is_empty());
+        let said = notes(4001);
+        assert!(
+            said[0].starts_with("the recording ends 0.000004 s after its first doorbell: "),
+            "{said:?}"
+        );
+    }
+
     /// Steps that the semaphore shows as done were fetched, although the newest doorbell's GP_GET was before it.
     #[test]
     fn what_is_done_was_fetched() {
