@@ -153,7 +153,7 @@ fn a_submission_whose_kernel_runs_is_not_done() {
         address: GpuVa(0x9000),
         payload: 7,
     };
-    let steps = vec![vec![], vec![kernel(1, vec![end])]];
+    let steps = vec![vec![], vec![kernel(1, vec![end.clone()])]];
     for (word, done, state) in [(6, 1, State::Running), (7, 2, State::Idle)] {
         let a = judged(
             vec![channel(0, 2, steps.clone())],
@@ -573,7 +573,7 @@ fn a_kernel_that_the_semaphore_has_passed_is_not_done() {
     let steps = || {
         vec![
             vec![],
-            vec![kernel(1, vec![end])],
+            vec![kernel(1, vec![end.clone()])],
             vec![acquire(END, 6), kernel(2, vec![])],
             vec![kernel(3, vec![])],
         ]
@@ -593,7 +593,7 @@ fn an_entry_that_is_not_fetched_runs_only_if_it_is_a_kernel_or_a_copy() {
         address: GpuVa(END),
         payload: 6,
     };
-    let steps = || vec![vec![kernel(1, vec![])], vec![kernel(2, vec![end])]];
+    let steps = || vec![vec![kernel(1, vec![])], vec![kernel(2, vec![end.clone()])]];
     let state = |value| {
         let a = judged(vec![channel(0, 1, steps())], &[(line(0), 1), (END, value)]);
         let running = a.channels[0].running.as_ref().map(|w| w.position);
