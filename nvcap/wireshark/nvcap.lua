@@ -194,6 +194,7 @@ local schema = {
         { 1, "at", "At" }, { 2, "took_ns", "n" }, { 3, "finding_ns", "n" }, { 4, "reading_ns", "n" }, { 5, "rank", "n" },
         { 6, "python", "t" }, { 7, "unused", "n" }, { 8, "notes", "t" }, { 9, "memory", "MemoryRange" },
         { 10, "channels", "LookChannel" }, { 11, "threads", "LookThread" }, { 12, "xids", "Xid" },
+        { 13, "ranks", "n" },
     },
     -- What nvcap's decoder says: field 100 of the others.
     Decoded = {

@@ -20,7 +20,9 @@ use nvcap_decode::decode::{
     defaults::Chip,
     event::{ChipBy, Engine},
 };
-use nvcap_decode::hang::{self, ChannelFacts, ChannelState, ProcessReport, Report, Root, Values};
+use nvcap_decode::hang::{
+    self, ChannelFacts, ChannelState, ProcessReport, Progress, Report, Root, Values,
+};
 use nvcap_decode::record::{At, ChannelId, Fault, FaultSource, Kernel, QmdCopy, Record, Xid};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::clock;
@@ -276,7 +278,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
             Err(e) => refused.push((*pid, e)),
         }
     }
-    taken.kernels = name_kernels(&mut look.rings.channels, options);
+    // Before the names, which take long: the values are to be of the moment at which the rings were read.
     let semaphores = hang::addresses(&look.rings);
     for of in &taken.processes {
         let places = scan::Places::new(&of.snapshot.areas);
@@ -284,12 +286,45 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
         read_values(&of.memory, &places, pid, &semaphores, &mut taken.semaphores);
     }
     taken.read_ns = clock::now();
+    for of in &mut taken.processes {
+        let channels = &mut look.rings.channels;
+        let notes = catch_up(of, channels, &taken.semaphores);
+        let process = look.processes.iter_mut().find(|p| p.pid == of.snapshot.pid);
+        process
+            .into_iter()
+            .for_each(|p| p.notes.extend(notes.clone()));
+    }
+    taken.kernels = name_kernels(&mut look.rings.channels, options);
     look.analysis = hang::analyse(&look.rings, &taken.semaphores);
     Look {
         report: look,
         refused,
         taken,
     }
+}
+
+/// Reads GP_GET of a process's channels again, behind the semaphores, which were read later than the rings: what was fetched meanwhile is not pending.
+/// Returns a note of the channels to which more was submitted meanwhile.
+fn catch_up(of: &mut OfProcess, states: &mut [ChannelState], values: &Values) -> Option<String> {
+    let mut came = Vec::new();
+    for seen in &mut of.snapshot.channels {
+        let state = states.iter_mut().find(|s| s.id == seen.channel.id);
+        let now = scan::get_put(&of.memory, seen.found.userd);
+        let (Some(state), Ok((get, put))) = (state, now) else {
+            continue;
+        };
+        state.fetched_since(get, values);
+        seen.get = state.get;
+        if put != seen.put {
+            came.push(state.id.0.to_string());
+        }
+    }
+    (!came.is_empty()).then(|| {
+        format!(
+            "more was submitted while this was read, and is not shown: channels {}",
+            came.join(", ")
+        )
+    })
 }
 
 /// Looks at processes, and returns the look as records, for the pipeline that all sources feed. Also returns the processes that could not be read.
@@ -412,10 +447,9 @@ pub fn rank_in(environment: &Environment) -> Option<(u32, Option<u32>)> {
     Some((first(&RANKS)?, first(&SIZES)))
 }
 
-/// Returns a process's rank; where there is none to be found, the reason in words.
-fn rank(environment: &Environment) -> Result<u32, Option<String>> {
-    let rank = rank_in(environment).map(|(rank, _)| rank);
-    rank.ok_or_else(|| {
+/// Returns a process's rank and the number of ranks; where there is none to be found, the reason in words.
+fn rank(environment: &Environment) -> Result<(u32, Option<u32>), Option<String>> {
+    rank_in(environment).ok_or_else(|| {
         let more = format!(
             "its environment is longer than {} MiB: its rank was not looked for in the rest",
             environ::MOST >> 20
@@ -434,15 +468,16 @@ fn process(snapshot: &Snapshot) -> ProcessReport {
         )
     });
     let environment = Environment::of_process(snapshot.pid).unwrap_or_default();
-    let (rank, unknown) = match rank(&environment) {
-        Ok(rank) => (Some(rank), None),
-        Err(why) => (None, why),
+    let (rank, ranks, unknown) = match rank(&environment) {
+        Ok((rank, ranks)) => (Some(rank), ranks, None),
+        Err(why) => (None, None, why),
     };
     let notes = snapshot.notes.iter().cloned().chain(windows);
     ProcessReport {
         pid: snapshot.pid,
         name: snapshot.name.clone(),
         rank,
+        ranks,
         python: None,
         xids: Vec::new(),
         faults: Vec::new(),
@@ -497,8 +532,19 @@ fn facts(seen: &ChannelSnapshot) -> ChannelFacts {
     }
 }
 
+/// Returns the progress between two looks, the second of which began `passed` after the first.
+#[must_use]
+pub fn compare(before: &Report, now: &Report, passed: Duration) -> Progress {
+    hang::compare(
+        (&before.rings, &before.analysis),
+        (&now.rings, &now.analysis),
+        passed.as_nanos() as u64,
+        same_channel(before, now),
+    )
+}
+
 /// Tells whether two channels of different looks are the same one.
-pub fn same_channel(before: &Report, now: &Report) -> impl Fn(usize, usize) -> bool {
+fn same_channel(before: &Report, now: &Report) -> impl Fn(usize, usize) -> bool {
     let keys = |look: &Report| -> Vec<(u32, CpuVa)> {
         let of = |id: ChannelId| look.facts(id).map_or(CpuVa(0), |f| f.userd);
         let channels = look.rings.channels.iter();

@@ -426,14 +426,7 @@ impl Watch {
         }
         let before = watched.before.replace((now, report.clone()));
         let (then, before) = before?;
-        let moved = |report: &Report| {
-            hang::compare(
-                (&before.rings, &before.analysis),
-                (&report.rings, &report.analysis),
-                now.duration_since(then).as_nanos() as u64,
-                dump::same_channel(&before, report),
-            )
-        };
+        let moved = |report: &Report| dump::compare(&before, report, now.duration_since(then));
         let hangs = moved(&report).is_hang();
         let is_new = hangs && !watched.told;
         watched.told = hangs;

@@ -137,6 +137,25 @@ pub fn wake() -> Option<RawFd> {
     (wake >= 0 && !CAME.load(Ordering::SeqCst)).then_some(wake)
 }
 
+/// Waits for this time, or until a signal comes, if the handlers are installed.
+pub fn rest(wait: Duration) {
+    let Some(wake) = wake() else {
+        if !is_one() {
+            thread::sleep(wait);
+        }
+        return;
+    };
+    let mut poll = libc::pollfd {
+        fd: wake,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // Rounded up: else the last millisecond is waited for in a busy loop.
+    let ms = i32::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    // SAFETY: one pollfd, of a descriptor that stays open.
+    unsafe { libc::poll(&raw mut poll, 1, ms) };
+}
+
 /// Tells whether a signal has come since the last [`take`].
 pub fn is_one() -> bool {
     SIGNAL.load(Ordering::SeqCst) != 0

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use nvcap_decode::hang::{self, Progress, Report};
 use nvcap_decode::record::Record;
 use nvcap_monitor::dump as source;
 use nvcap_monitor::dump::Refused;
 use nvcap_process::memory::{captured::KnownRing, chip, scan::Effort};
 use nvcap_process::procfs::unfit;
+use nvcap_process::signals;
 use nvcap_show::output::dump::{self, Shown, Status};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::recorder::Recorder;
@@ -102,7 +102,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", help_heading = SHOWN)]
     pub last: Option<u32>,
 
-    /// Look twice, SECONDS apart, and say what moved
+    /// Look twice, SECONDS apart, and say what moved; interrupted before the second, it shows the first
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, help_heading = CAPTURE)]
     watch: Option<Duration>,
 
@@ -159,8 +159,8 @@ pub(super) struct Args {
     ///
     /// FILE has the rings' entries and their pushbuffers, the channels, mappings, semaphores, names of kernels and memory images, and is
     /// readable by its owner alone. A name that ends in .zst compresses it. Threads with their stacks are in it, too: nvcap dump FILE shows the
-    /// report again.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "merge"], help_heading = super::values::OUTPUT)]
+    /// report again. With --watch it is the first look.
+    #[arg(long, value_name = "FILE", conflicts_with = "merge", help_heading = super::values::OUTPUT)]
     record: Option<PathBuf>,
 
     /// Form and place of the output. Without --stream, -v shows every operation, and what was assumed and what proven of each channel;
@@ -254,6 +254,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(usage());
     }
     let output = &args.output;
+    if args.watch.is_some() {
+        // SAFETY: reads an id.
+        signals::catch(unsafe { libc::gettid() })?;
+        signals::reads();
+    }
     let mut began = Instant::now();
     let (seen, refused) = match look(args, &options)? {
         LookOutcome::Look(seen, refused) => (seen, refused),
@@ -284,24 +289,42 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(dump::status(&shown).worst(refused).code()));
     };
     let mut left = args.times;
+    let mut status = None;
     loop {
-        std::thread::sleep(pause.saturating_sub(began.elapsed()));
+        signals::rest(pause.saturating_sub(began.elapsed()));
+        if signals::is_one() {
+            signals::traced();
+            // The first look is shown where there is no second.
+            let status = match status {
+                Some(status) => status,
+                None => {
+                    let shown = Shown {
+                        report: &before,
+                        moved: None,
+                    };
+                    write(&mut out, output.json, shown, &show)?;
+                    dump::status(&shown).worst(refused)
+                }
+            };
+            return Ok(ExitCode::from(status.code()));
+        }
         let start = Instant::now();
         let (now, refused) = match look(args, &options)? {
             LookOutcome::Look(seen, refused) => (seen.report, refused),
             LookOutcome::Nothing(status) => return Ok(ExitCode::from(status.code())),
         };
-        let moved = compare(&before, &now, start.duration_since(began));
+        let moved = source::compare(&before, &now, start.duration_since(began));
         let shown = Shown {
             report: &now,
             moved: Some(&moved),
         };
         write(&mut out, output.json, shown, &show)?;
-        let status = dump::status(&shown).worst(refused);
+        let last = dump::status(&shown).worst(refused);
+        status = Some(last);
         (before, began) = (now, start);
         left = left.saturating_sub(1);
         if left == 0 && args.times != 0 {
-            return Ok(ExitCode::from(status.code()));
+            return Ok(ExitCode::from(last.code()));
         }
     }
 }
@@ -555,21 +578,15 @@ fn cannot(pid: u32, why: &Refused) -> String {
     format!("cannot look into process {pid}: {unfit}")
 }
 
-fn compare(before: &Report, now: &Report, passed: Duration) -> Progress {
-    hang::compare(
-        (&before.rings, &before.analysis),
-        (&now.rings, &now.analysis),
-        passed.as_nanos() as u64,
-        source::same_channel(before, now),
-    )
-}
-
 pub(super) fn write(
     out: &mut Output,
     json: bool,
     shown: Shown<'_>,
     options: &dump::ReportOptions,
 ) -> anyhow::Result<()> {
+    if let Some(lacks) = options.lacks(shown.report) {
+        tell(format_args!("{lacks}"));
+    }
     if json {
         dump::json(out.object(), &shown, options);
     } else {

@@ -142,6 +142,15 @@ mod tests {
         }
     }
 
+    /// The file that an option writes is no recording that is read.
+    #[test]
+    fn a_look_that_is_watched_is_recorded() {
+        let line = "nvcap dump -p 7 --watch 1 --record r.pcapng";
+        command_line()
+            .try_get_matches_from(line.split_whitespace())
+            .unwrap();
+    }
+
     #[test]
     fn channels_of_an_export_are_of_a_file_too() {
         for line in [

@@ -139,7 +139,9 @@ fn beside_a_file(error: &clap::Error, args: &[String], cli: &clap::Command) -> O
     };
     let kinds = [ContextKind::InvalidArg, ContextKind::PriorArg];
     let named: Vec<&str> = kinds.into_iter().filter_map(named).flatten().collect();
-    if !named.iter().any(|arg| arg.contains("FILE")) {
+    // An option's own FILE is no recording that is read.
+    let is_file = |arg: &&str| !arg.starts_with('-') && arg.contains("FILE");
+    if !named.iter().any(is_file) {
         return None;
     }
     let option = named.iter().find(|arg| arg.starts_with('-'))?;

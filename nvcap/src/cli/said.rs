@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use nvcap_decode::record::Fault;
 use nvcap_monitor::watch::{Cause, Finding};
-use nvcap_show::output::dump::Collective;
+use nvcap_show::output::dump::{self, Collective, Shown};
 use nvcap_show::output::fault;
 use nvcap_show::output::style::Plain;
 
@@ -24,6 +24,8 @@ pub(super) struct Said {
     rank: Option<u32>,
     /// The collective that the process hangs in, and who has not come.
     pub(super) collective: Option<Collective>,
+    /// The kernel, wait or cycle of waits that the process hangs in.
+    why: Option<String>,
     /// The error.
     pub(super) fault: Option<Box<Fault>>,
     unix_ns: u64,
@@ -33,6 +35,10 @@ impl Said {
     /// That of a finding, which is of now.
     pub(super) fn of(finding: &Finding) -> Self {
         let process = finding.report.processes.first();
+        let shown = Shown {
+            report: &finding.report,
+            moved: finding.moved.as_ref(),
+        };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             pid: finding.pid,
@@ -40,6 +46,7 @@ impl Said {
             name: finding.name.clone(),
             rank: process.and_then(|p| p.rank),
             collective: None,
+            why: process.and_then(|p| dump::cause(&shown, p)),
             fault: finding.fault.clone(),
             unix_ns: now.map_or(0, |s| s.as_nanos() as u64),
         }
@@ -80,9 +87,10 @@ impl Said {
             }
             (None, _) => format!("{}, process not known: {word}", self.gpu()),
         };
-        match &self.fault {
-            Some(f) => format!("{head}: {}", fault::in_short(f)),
-            None => head,
+        match (&self.fault, &self.why) {
+            (Some(f), _) => format!("{head}: {}", fault::in_short(f)),
+            (None, Some(why)) => format!("{head}: {why}"),
+            (None, None) => head,
         }
     }
 

@@ -163,7 +163,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     loop {
         let now = Instant::now();
         let next = { [Some(now + POLL), due, end].into_iter().flatten() }.min();
-        rest(next.unwrap_or(now).saturating_duration_since(now));
+        signals::rest(next.unwrap_or(now).saturating_duration_since(now));
         let now = Instant::now();
         let gone = !args.pid.is_empty() && !args.pid.iter().any(is_there);
         if signals::is_one() || gone || end.is_some_and(|end| now >= end) {
@@ -223,20 +223,4 @@ fn show<'a>(
         false => table::text(out.object(), told, who, only, whole),
     }
     target::written(out)
-}
-
-/// Waits for this time, or until a signal comes.
-fn rest(wait: Duration) {
-    let Some(wake) = signals::wake() else {
-        return std::thread::sleep(wait.min(POLL));
-    };
-    let mut poll = libc::pollfd {
-        fd: wake,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // Rounded up: else the last millisecond is waited for in a busy loop.
-    let ms = wait.as_micros().div_ceil(1000) as i32;
-    // SAFETY: one pollfd, of a descriptor that stays open.
-    unsafe { libc::poll(&raw mut poll, 1, ms) };
 }

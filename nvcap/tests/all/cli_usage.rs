@@ -138,6 +138,16 @@ fn an_option_of_a_live_target_beside_a_file_says_what_to_type() {
         assert_eq!(out.status.code(), Some(2), "{line}: {said}");
         assert!(said.contains(typed), "{line}: {said}");
     }
+    // The files of these options are no recordings that are read.
+    for line in [
+        "dump -p 4711 --merge look.json",
+        "dump --merge look.json --record r.pcapng",
+    ] {
+        let out = nvcap(&line.split(' ').collect::<Vec<_>>());
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
+        assert!(!said.contains("FILE is a recording"), "{line}: {said}");
+    }
 }
 
 #[test]

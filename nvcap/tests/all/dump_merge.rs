@@ -144,6 +144,26 @@ fn who_has_not_come_to_a_collective() {
     assert_eq!(merged(vec![look(0, false)]).collectives, []);
 }
 
+/// A process says how many ranks its job has, also where nobody is in a collective.
+#[test]
+fn ranks_without_a_look_are_told() {
+    let mut one = look(0, false);
+    assert!(merged(vec![one.clone()]).not_looked_at.is_empty());
+    one["processes"][0]["ranks"] = json!(4);
+    let all = merged(vec![one, look(2, false)]);
+    assert_eq!(all.not_looked_at, vec![1u32, 3]);
+    let shown = text(&all);
+    assert!(
+        shown.lines().any(|l| l == "there is no look of ranks 1, 3"),
+        "{shown}"
+    );
+    let mut line = Vec::new();
+    merged_json(&mut line, &all);
+    Schema::of("merge")
+        .check(&serde_json::from_slice(&line).unwrap())
+        .unwrap();
+}
+
 #[test]
 fn of_two_the_one_that_never_came() {
     for looks in [

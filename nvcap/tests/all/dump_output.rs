@@ -8,8 +8,8 @@ use nvcap_decode::decode::event::{
 use nvcap_decode::decode::event::{CopyEngine, CopyMode};
 use nvcap_decode::decode::pcas::PcasAction;
 use nvcap_decode::hang::{
-    ChannelFacts, ChannelState, Cycle, Judged, ProcessReport, PythonFrame, PythonStack, Report,
-    RingState, State, Step, Thread, Values, analyse, compare,
+    Blocked, ChannelFacts, ChannelState, Cycle, Judged, ProcessReport, PythonFrame, PythonStack,
+    Report, RingState, Root, State, Step, Thread, Values, analyse, compare,
 };
 use nvcap_decode::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use nvcap_decode::hang::{NativeStack, Xid};
@@ -18,7 +18,7 @@ use nvcap_decode::record::CpuVa;
 use nvcap_decode::record::{Calls, Frame, StackEnd};
 use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::stream::StopReason;
-use nvcap_show::output::dump::{ReportOptions, Shown, Status, json, status, text};
+use nvcap_show::output::dump::{ReportOptions, Shown, Status, cause, json, status, text};
 use nvcap_show::output::redact::Redactor;
 
 const PID: u32 = 4711;
@@ -227,6 +227,7 @@ fn look(done: u64) -> Report {
                 )),
             }],
             rank: Some(3),
+            ranks: Some(4),
             python: Some("3.12.1".to_owned()),
             faults: Vec::new(),
             xids: Vec::from_iter(Xid::parse(XID)),
@@ -396,18 +397,37 @@ fn one_look_at_a_cycle_and_at_a_process_that_has_ended() {
     }];
     let text = head(&one, None);
     assert!(
-        text.contains(": BUSY: ") && text.contains("channels wait for each other"),
+        text.contains(": BUSY: DEADLOCK, if it stays so: channel 0"),
         "{text}"
     );
-    assert!(
-        text.contains("DEADLOCK, if it stays so: channel 0"),
-        "{text}"
-    );
+    assert!(text.contains("one look may see this of work"), "{text}");
     let text = head(&one, Some(&one.clone()));
+    assert!(text.contains(": HANG: DEADLOCK: channel 0"), "{text}");
+    assert_eq!(text.matches("DEADLOCK").count(), 1, "{text}");
+    // Each wait says which channels wait for one another.
+    one.analysis.blocked = vec![Blocked {
+        channel: ChannelId(1),
+        root: Root::Cycle { index: 0 },
+    }];
+    let text = head(&one, None);
     assert!(
-        text.contains(": HANG: ") && text.contains("DEADLOCK: channel 0"),
+        text.contains("; one of the channels 0, 1 that wait for one another"),
         "{text}"
     );
+    // What a watch says of it in a line.
+    let cause_of = |report: &Report| {
+        let shown = Shown {
+            report,
+            moved: None,
+        };
+        cause(&shown, &report.processes[0]).unwrap()
+    };
+    assert!(cause_of(&one).starts_with("DEADLOCK, if it stays so: "));
+    let mut kernel = one.clone();
+    kernel.analysis.cycles.clear();
+    kernel.analysis.blocked.clear();
+    let said = cause_of(&kernel);
+    assert!(said.contains(": a kernel has not ended: "), "{said}");
 
     // At the end of a trace.
     one.analysis.cycles.clear();
@@ -681,4 +701,29 @@ fn one_is_not_many() {
     assert!(text.contains("1 thread: 1 running"), "{text}");
     let busy = shown(&look_at(7, &[0]), None, &options, false);
     assert!(busy.contains("1 of 1 channel has work"), "{busy}");
+}
+
+/// A channel or token that is asked for and not there is told, with those that are.
+#[test]
+fn channels_that_are_not_there_are_told() {
+    let look = look(7);
+    let lacks = |channels: &[u32], tokens: &[u32]| {
+        let options = ReportOptions {
+            channels: channels.to_vec(),
+            tokens: tokens.to_vec(),
+            ..ReportOptions::default()
+        };
+        options.lacks(&look)
+    };
+    assert_eq!(lacks(&[], &[]), None);
+    let token = look.rings.channels[0].token.unwrap();
+    assert_eq!(lacks(&[0, 3], &[token]), None);
+    let said = lacks(&[99, 0], &[0x99]).unwrap();
+    assert!(
+        said.starts_with(
+            "there is no channel 99, no channel with the token 0x00099; there are (token) 0 ("
+        ),
+        "{said}"
+    );
+    assert!(said.contains(", 3"), "{said}");
 }

@@ -153,7 +153,7 @@ fn a_submission_whose_kernel_runs_is_not_done() {
         address: GpuVa(0x9000),
         payload: 7,
     };
-    let steps = vec![vec![], vec![kernel(1, vec![end])]];
+    let steps = vec![vec![], vec![kernel(1, vec![end.clone()])]];
     for (word, done, state) in [(6, 1, State::Running), (7, 2, State::Idle)] {
         let a = judged(
             vec![channel(0, 2, steps.clone())],
@@ -560,4 +560,65 @@ fn what_moved_tells_a_hang_from_work() {
     // A channel that is new is movement.
     let (b, n) = (scene(3, 5), scene(3, 5));
     assert!(!compare((&b.0, &b.1), (&n.0, &n.1), 1, |_, _| false).is_hang());
+}
+
+/// As in a hang of an H200: the channel's semaphore is released before the kernel starts, and others are queued behind it.
+#[test]
+fn a_kernel_that_the_semaphore_has_passed_is_not_done() {
+    const END: u64 = 0x2_0463_7000;
+    let end = QmdRelease {
+        address: GpuVa(END),
+        payload: 6,
+    };
+    let steps = || {
+        vec![
+            vec![],
+            vec![kernel(1, vec![end.clone()])],
+            vec![acquire(END, 6), kernel(2, vec![])],
+            vec![kernel(3, vec![])],
+        ]
+    };
+    let done = |value| {
+        let a = judged(vec![channel(0, 3, steps())], &[(line(0), 2), (END, value)]);
+        a.channels[0].done()
+    };
+    assert_eq!((done(5), done(6)), (Some(1), Some(2)));
+}
+
+/// A kernel whose own release is made does not run, and what is not fetched is not said to be.
+#[test]
+fn an_entry_that_is_not_fetched_runs_only_if_it_is_a_kernel_or_a_copy() {
+    const END: u64 = 0x2_0463_7000;
+    let end = QmdRelease {
+        address: GpuVa(END),
+        payload: 6,
+    };
+    let steps = || vec![vec![kernel(1, vec![])], vec![kernel(2, vec![end.clone()])]];
+    let state = |value| {
+        let a = judged(vec![channel(0, 1, steps())], &[(line(0), 1), (END, value)]);
+        let running = a.channels[0].running.as_ref().map(|w| w.position);
+        (a.channels[0].state, running)
+    };
+    assert_eq!(state(6), (State::Queued, None));
+    assert_eq!(state(5), (State::Running, Some(1)));
+}
+
+/// The semaphores are read later than the ring, and GP_GET after them.
+#[test]
+fn what_was_fetched_while_a_look_was_taken_is_not_pending() {
+    let after = |get: u32, done: u64| {
+        let mut channel = channel(0, 1, vec![vec![]; 6]);
+        channel.fetched_since(get, &values(&[(line(0), done)]));
+        let pending = channel.steps.iter().filter(|s| s.pending).count() as u32;
+        assert_eq!(pending, channel.pending(), "{get} {done}");
+        (channel.get, pending)
+    };
+    assert_eq!(after(1, 0), (1, 5));
+    assert_eq!(after(4, 0), (4, 2));
+    assert_eq!(after(4, 3), (4, 2));
+    // What is done was fetched.
+    assert_eq!(after(1, 5), (5, 1));
+    // It has passed GP_PUT as it was: more was submitted since.
+    assert_eq!(after(9, 6), (6, 0));
+    assert_eq!(after(0, 6), (6, 0));
 }

@@ -343,7 +343,8 @@ fn suspected(
             _ => {}
         }
     }
-    Some(work(first, WorkKind::Other, 0))
+    // Of an entry that is not fetched only a kernel or copy is believed to run.
+    (!first.pending).then(|| work(first, WorkKind::Other, 0))
 }
 
 /// The steps whose work may be running, and whether that is certain.

@@ -2,7 +2,7 @@
 
 use crate::decode::event::{Copy, Launch};
 use crate::record::{ChannelId, named};
-use crate::wire::{GpuVa, release};
+use crate::wire::GpuVa;
 
 /// A channel's own semaphore, which shows how many of its steps are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,22 +147,15 @@ pub struct Judged {
 
 impl Judged {
     /// Number of the newest submission that is done, as its own semaphore counts them: the semaphore's value, or the one before where a kernel
-    /// of the newest submission has not ended. `None` where the value could not be read.
+    /// that the semaphore has passed has not ended (libcuda's release comes before its kernel starts). `None` where the value could not be read.
     #[must_use]
     pub fn done(&self) -> Option<u64> {
         let line = self.semaphore?;
-        let runs = || {
-            let work = self.running.as_ref();
-            work.is_some_and(|w| {
-                matches!(w.kind, WorkKind::Kernel(_)) && Some(w.position) <= line.done
-            })
-        };
-        let value = line.value?;
-        Some(u64::from(release::done(
-            value as u32,
-            line.newest as u32,
-            runs,
-        )))
+        let passed = |w: &Work| Some(w.position) <= line.done;
+        let work = self.running.as_ref().filter(|w| passed(w));
+        let runs = work.is_some_and(|w| matches!(w.kind, WorkKind::Kernel(_)));
+        let value = line.value? as u32;
+        Some(u64::from(value.wrapping_sub(u32::from(runs))))
     }
 
     /// True for a step that is done as far as the semaphore shows, and is not the work that runs.

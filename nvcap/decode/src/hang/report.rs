@@ -31,6 +31,8 @@ pub struct ProcessReport {
     /// Its rank in a job of several processes, by the environment that it was started with (RANK and what MPI and Slurm
     /// set).
     pub rank: Option<u32>,
+    /// Number of ranks of that job, by the same environment (WORLD_SIZE and others).
+    pub ranks: Option<u32>,
     /// The version of its CPython, if it has one whose frames can be read.
     pub python: Option<String>,
     /// The driver's messages about it in the kernel log, oldest first.

@@ -111,6 +111,27 @@ impl ChannelState {
         ahead(self.get, self.put, self.entries)
     }
 
+    /// Takes GP_GET as it was read later than the steps, with the semaphores' values: what is fetched since, or shown as done, is not pending.
+    pub fn fetched_since(&mut self, get: u32, values: &Values) {
+        let done = super::done(self, values);
+        let passed = |done: &u64| self.steps.iter().rposition(|s| s.position == *done);
+        let behind = |at: usize| (self.steps.len() - 1 - at) as u32;
+        let by_done = done.as_ref().and_then(passed).map(behind);
+        // More than what was pending: GP_GET has passed GP_PUT as it was then.
+        let by_get = self
+            .pending()
+            .saturating_sub(ahead(self.get, get, self.entries));
+        let pending = by_done.map_or(by_get, |n| n.min(by_get));
+        if pending < self.pending() {
+            let lap = u64::from(self.entries);
+            self.get = ((u64::from(self.put) + lap - u64::from(pending)) % lap) as u32;
+        }
+        let fetched = self.steps.len().saturating_sub(pending as usize);
+        for (n, step) in self.steps.iter_mut().enumerate() {
+            step.pending = n >= fetched;
+        }
+    }
+
     /// Adds a step: a submission of one ring entry, in ring order.
     pub fn decode(
         &mut self,

@@ -16,6 +16,8 @@ pub struct ProcessSnapshot {
     pub reading_ns: u64,
     /// The process's rank in a job of several processes.
     pub rank: Option<u32>,
+    /// Number of ranks of that job.
+    pub ranks: Option<u32>,
     /// The version of its CPython.
     pub python: Option<String>,
     /// Slots that are all zero: channels that were never used, or no channels.

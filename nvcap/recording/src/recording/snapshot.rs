@@ -21,6 +21,7 @@ pub(super) fn record(body: &[u8]) -> Result<Record> {
         finding_ns: snapshot.finding_ns,
         reading_ns: snapshot.reading_ns,
         rank: snapshot.rank,
+        ranks: snapshot.ranks,
         python: snapshot.python,
         unused: snapshot.unused,
         notes: snapshot.notes,

@@ -31,6 +31,8 @@ pub(super) struct Look {
     pub threads: Vec<LookThread>,
     #[prost(message, repeated, tag = "12")]
     pub xids: Vec<Xid>,
+    #[prost(uint32, optional, tag = "13")]
+    pub ranks: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -163,6 +165,7 @@ impl From<&r::ProcessSnapshot> for Look {
             finding_ns: snapshot.finding_ns,
             reading_ns: snapshot.reading_ns,
             rank: snapshot.rank,
+            ranks: snapshot.ranks,
             python: snapshot.python.clone(),
             unused: snapshot.unused,
             notes: snapshot.notes.clone(),

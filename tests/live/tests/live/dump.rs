@@ -287,7 +287,18 @@ pub fn in_the_overview() -> Result<()> {
 
 /// A kernel that does not end: its grid and program, what is queued, who waits, and that the chain ends at it.
 pub fn spinning_kernel() -> Result<()> {
-    let (_gpu, process) = hung("spin")?;
+    let (gpu, process) = hung("spin")?;
+    // The kernel that the channel's semaphore has passed is not done.
+    let text = dump(&gpu, &["--no-stacks"])?.stdout;
+    let row =
+        { text.lines() }.find(|l| l.contains(" 0x0000a ") && l.contains(" running, then waits"));
+    let numbers: Vec<&str> = row.unwrap_or_default().split_whitespace().collect();
+    let [done, submitted] = [7, 8].map(|n| numbers.get(n).and_then(|n| n.parse::<u64>().ok()));
+    ensure!(
+        done.zip(submitted)
+            .is_some_and(|(d, s)| s - d == QUEUED + 1),
+        "{text}"
+    );
     let a = channel(&process, 0xa)?;
     expect_kernel(a)?;
     // The first of the queued launches is fetched and waits for the kernel's end.
@@ -350,7 +361,64 @@ pub fn cycle() -> Result<()> {
         ensure!(c["root"]["kind"] == "cycle", "{}", c["root"]);
     }
     let text = dump(&gpu, &[])?;
-    ensure!(text.stdout.contains("DEADLOCK"), "{}", text.stdout);
+    let head = text.stdout.lines().next().unwrap_or_default();
+    ensure!(head.contains(": BUSY: DEADLOCK, "), "{}", text.stdout);
+    Ok(())
+}
+
+/// The rows of a process at work are of one moment: what a channel's semaphore shows as done is not among its entries that are not fetched.
+pub fn of_one_moment() -> Result<()> {
+    let args = [
+        "--timed",
+        "--kernels",
+        "--threads=3",
+        "--timed-kernel-us=1000",
+    ];
+    let mut gpu = start(&plan(76, 3, 100_000), &args)?;
+    gpu.wait_until("work", LIMIT, |r| r.stdout().contains("ready"))?;
+    let mut seen = 0;
+    while seen < 10 {
+        let ended = dump(&gpu, &["--json", "--no-stacks"])?;
+        let look: Value = serde_json::from_str(&ended.stdout).context("the dump is no JSON")?;
+        let channels = look["processes"][0]["channels"].as_array();
+        for c in channels.into_iter().flatten() {
+            let number = |v: &Value| v.as_u64().with_context(|| format!("{c}"));
+            let line = &c["semaphore"];
+            let (newest, value) = (number(&line["newest"])?, number(&line["value"])?);
+            let open = newest.saturating_sub(value);
+            ensure!(number(&c["pending"])? <= open, "{open} are not done: {c}");
+            seen += u32::from(open > 0);
+        }
+    }
+    Ok(())
+}
+
+/// Who interrupts the wait for the second look gets the first.
+pub fn interrupted() -> Result<()> {
+    let (gpu, _) = hung("spin")?;
+    let folder = Folder::new()?;
+    let file = folder.file("look.pcapng");
+    let (pid, into) = (gpu.pid().to_string(), file.display().to_string());
+    let args = [
+        "dump",
+        "-p",
+        &pid,
+        "--no-stacks",
+        "--watch=100000",
+        "--record",
+        &into,
+    ];
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    // It is written between the first look and the wait.
+    nvcap.wait_until("recorded", LIMIT, |_| file.exists())?;
+    nvcap.signal(libc::SIGINT)?;
+    let ended = nvcap.end(LIMIT)?;
+    ended.expect_code(Status::Busy.code().into())?;
+    let said = &ended.stdout;
+    ensure!(
+        said.contains(": BUSY: ") && said.contains("a kernel has not ended: "),
+        "{said}"
+    );
     Ok(())
 }
 

@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         attach: operations operations_observed waiting_process first_thread_ended running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status commands_that_go_on;
-        dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel times_of_a_hang in_the_overview lost_kernel orphaned_wait cycle
+        dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel times_of_a_hang in_the_overview lost_kernel orphaned_wait cycle of_one_moment interrupted
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         fast_lines: attached of_a_command;
         header: of_a_command not_in_pipes of_a_process_without_a_gpu;

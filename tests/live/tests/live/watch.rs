@@ -62,7 +62,13 @@ pub fn a_hang_is_dumped() -> Result<()> {
     };
     let ended = Running::start(&nvcap()?, args("--once"))?.end(LIMIT)?;
     ended.expect_code(Status::Hang.code().into())?;
-    ensure!(ended.stdout.contains("HANG: dumped to"), "{}", ended.stdout);
+    let said = &ended.stdout;
+    ensure!(
+        said.contains(": HANG: channel ")
+            && said.contains(": a kernel has not ended: ")
+            && said.contains(": dumped to"),
+        "{said}"
+    );
     ensure!(ended.stderr.contains("--exec failed"), "{}", ended.stderr);
     for form in ["txt", "json"] {
         let [file] = &dumps(&folder, form)?[..] else {

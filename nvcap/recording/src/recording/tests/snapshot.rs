@@ -74,6 +74,7 @@ pub(super) fn snapshot() -> ProcessSnapshot {
         finding_ns: 2,
         reading_ns: 3,
         rank: Some(0),
+        ranks: Some(8),
         python: Some("3.12".into()),
         unused: 4,
         notes: vec!["a note".into(), String::new()],

@@ -1,12 +1,13 @@
 //! Collectives that some processes of a job are in (`nvcap dump --merge`), and the processes that have not come. Reads what [`super::json()`] writes;
 //! does no I/O.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::member::{Member, items, members, place};
+use super::member::{Member, items, members, numbered, place};
 use crate::output::plural::plural_of;
 use crate::output::style::Plain;
 use crate::ranks::kinds;
@@ -46,7 +47,7 @@ pub struct Collective {
     pub present: Vec<Present>,
     /// Processes that are in no collective.
     pub absent: Vec<Absent>,
-    /// Ranks below the highest one of which there is no look.
+    /// Ranks of the job of which there is no look.
     pub not_looked_at: Vec<u32>,
 }
 
@@ -93,8 +94,27 @@ fn has_submitted(process: &Value, of: &str) -> bool {
     open.any(|operation| kind(operation).is_some_and(|kind| kind == of))
 }
 
-/// The collectives that some of the processes are in; those to which somebody has not come first.
-pub(super) fn of(processes: &[(Member, &Value)]) -> Vec<Collective> {
+/// The ranks of which there is no look, below the highest one or the number of ranks that a process was started with.
+pub(super) fn not_looked_at(processes: &[(Member, &Value)]) -> Vec<u32> {
+    let ranks: BTreeSet<u32> = processes.iter().filter_map(|(m, _)| m.rank).collect();
+    let sizes = processes.iter().filter_map(|(m, p)| {
+        m.rank?;
+        p["ranks"].as_u64()
+    });
+    let below = ranks.last().map_or(0, |highest| u64::from(*highest));
+    let below = sizes.max().map_or(below, |size| size.max(below));
+    // A number that is no rank is not counted up to.
+    let all = 0..below.min(4096) as u32;
+    all.filter(|r| !ranks.contains(r)).collect()
+}
+
+/// The sentence on ranks of which there is no look.
+pub(super) fn no_look(ranks: &[u32]) -> String {
+    format!("there is no look of {}", numbered(ranks))
+}
+
+/// The collectives that some of the processes are in; those to which somebody has not come first. `missing` are the ranks without a look.
+pub(super) fn of(processes: &[(Member, &Value)], missing: &[u32]) -> Vec<Collective> {
     let mut all: Vec<Collective> = Vec::new();
     let mut others = Vec::new();
     for (member, process) in processes {
@@ -113,17 +133,12 @@ pub(super) fn of(processes: &[(Member, &Value)]) -> Vec<Collective> {
             }),
         }
     }
-    let ranks: Vec<u32> = processes.iter().filter_map(|(m, _)| m.rank).collect();
-    let highest = ranks.iter().max().copied().unwrap_or(0);
-    // A number that is no rank is not counted up to.
-    let missing = (0..highest.min(4096)).filter(|r| !ranks.contains(r));
-    let missing: Vec<u32> = missing.collect();
     for collective in &mut all {
         let mut numbers = collective.present.iter().map(|p| p.submission);
         let first = numbers.next().flatten();
         collective.submission = first.filter(|_| numbers.all(|n| n == first));
         collective.present.sort_by(|a, b| a.member.cmp(&b.member));
-        collective.not_looked_at.clone_from(&missing);
+        collective.not_looked_at = missing.to_vec();
         collective.absent = { others.iter() }
             .map(|(member, process)| Absent {
                 member: (*member).clone(),
@@ -175,12 +190,7 @@ impl Collective {
             )
         }));
         if !self.not_looked_at.is_empty() {
-            let missing: Vec<String> = self.not_looked_at.iter().map(u32::to_string).collect();
-            lines.push(format!(
-                "there is no look of {} {}",
-                if missing.len() == 1 { "rank" } else { "ranks" },
-                missing.join(", ")
-            ));
+            lines.push(no_look(&self.not_looked_at));
         }
         lines
     }

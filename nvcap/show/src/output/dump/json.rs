@@ -33,6 +33,7 @@ struct ProcessJson<'a> {
     pid: u32,
     name: Option<&'a str>,
     rank: Option<u32>,
+    ranks: Option<u32>,
     python: Option<&'a str>,
     xids: Vec<XidJson<'a>>,
     verdict: &'static str,
@@ -143,6 +144,7 @@ fn process<'a>(
         pid: p.pid,
         name: known_name(&p.name),
         rank: p.rank,
+        ranks: p.ranks,
         python: p.python.as_deref(),
         xids: { p.xids.iter() }
             .map(|xid| XidJson {

@@ -33,6 +33,8 @@ pub struct LastEntries {
     /// The times of the first submission, and of the last one that was looked at.
     first_ns: Option<u64>,
     newest_ns: u64,
+    /// The latest time of a record.
+    end_ns: u64,
     channels: BTreeMap<ChannelId, Kept>,
     processes: BTreeMap<u32, Known>,
     values: Values,
@@ -188,6 +190,16 @@ impl LastEntries {
             ));
         }
         notes.extend(self.lacks.clone());
+        let of = |first: u64| Duration::from_nanos(self.end_ns.saturating_sub(first));
+        if let (Some(until), Some(length)) = (self.until, self.first_ns.map(of))
+            && until > length
+        {
+            notes.push(format!(
+                "the recording ends {:.6} s after its first doorbell: this is the state at its end, not at {} s",
+                length.as_secs_f64(),
+                until.as_secs_f64()
+            ));
+        }
         ProcessReport {
             pid,
             name: known.map_or_else(String::new, |k| k.name.clone()),
@@ -213,18 +225,7 @@ impl Kept {
     /// Marks the steps that were not fetched. GP_GET is that of the newest doorbell; steps that the channel's semaphore shows as done since were
     /// fetched, too.
     fn mark(&mut self, values: &Values) {
-        if let Some(done) = hang::done(&self.state, values) {
-            let at = self.state.steps.iter().rposition(|s| s.position == done);
-            let behind = at.map_or(0, |at| self.state.steps.len() - 1 - at) as u32;
-            if behind < self.state.pending() {
-                let put = self.state.put.wrapping_add(self.state.entries);
-                self.state.get = put.wrapping_sub(behind) % self.state.entries.max(1);
-            }
-        }
-        let pending = self.state.pending() as usize;
-        let fetched = self.state.steps.len().saturating_sub(pending);
-        let steps = self.state.steps.iter_mut().skip(fetched);
-        steps.for_each(|step| step.pending = true);
+        self.state.fetched_since(self.state.get, values);
     }
 }
 
@@ -263,6 +264,7 @@ impl Sink for LastEntries {
     }
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        self.end_ns = self.end_ns.max(record.at().time_ns);
         match record {
             Record::Channel(c) => self.channel(c),
             Record::Process(p) => self.process(p),
@@ -372,6 +374,22 @@ mod tests {
         assert_eq!(report.trace_ns, Some(4_000));
         let notes = &report.processes[0].notes;
         assert!(notes[0].contains("as fetched: channels 3"), "{notes:?}");
+    }
+
+    #[test]
+    fn a_moment_behind_the_end_is_told() {
+        let notes = |until| {
+            let mut sink = LastEntries::new(4, Some(Duration::from_nanos(until)));
+            sink.submission(&submission(1000, 0, Some(2)));
+            sink.end_ns = 5000;
+            sink.report().processes.remove(0).notes
+        };
+        assert!(notes(4000).is_empty());
+        let said = notes(4001);
+        assert!(
+            said[0].starts_with("the recording ends 0.000004 s after its first doorbell: "),
+            "{said:?}"
+        );
     }
 
     /// Steps that the semaphore shows as done were fetched, although the newest doorbell's GP_GET was before it.

@@ -65,12 +65,10 @@ pub fn places(look: &Value) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// Returns members as text: `ranks 0-2, 5` or, of those without a rank, `a.json (pid 4711 python)`.
-pub(super) fn members(all: &[Member]) -> String {
-    let mut ranks: Vec<u32> = all.iter().filter_map(|m| m.rank).collect();
-    ranks.dedup();
+/// Returns ranks in ascending order as text: `ranks 0-2, 5`.
+pub(super) fn numbered(ranks: &[u32]) -> String {
     let mut words = Vec::new();
-    let mut rest = ranks.as_slice();
+    let mut rest = ranks;
     while let Some(first) = rest.first() {
         let run = rest
             .iter()
@@ -84,10 +82,17 @@ pub(super) fn members(all: &[Member]) -> String {
         });
         rest = rest.get(run..).unwrap_or_default();
     }
+    let rank = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{rank} {}", words.join(", "))
+}
+
+/// Returns members as text: `ranks 0-2, 5` or, of those without a rank, `a.json (pid 4711 python)`.
+pub(super) fn members(all: &[Member]) -> String {
+    let mut ranks: Vec<u32> = all.iter().filter_map(|m| m.rank).collect();
+    ranks.dedup();
     let mut parts = Vec::new();
-    if !words.is_empty() {
-        let rank = if ranks.len() == 1 { "rank" } else { "ranks" };
-        parts.push(format!("{rank} {}", words.join(", ")));
+    if !ranks.is_empty() {
+        parts.push(numbered(&ranks));
     }
     let one = all.len() == 1;
     for member in all.iter().filter(|m| one || m.rank.is_none()) {

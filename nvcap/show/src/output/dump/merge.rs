@@ -56,6 +56,8 @@ pub struct Merged {
     pub groups: Vec<Group>,
     /// Collectives that some of the processes are in.
     pub collectives: Vec<Collective>,
+    /// Ranks of the job of which there is no look.
+    pub not_looked_at: Vec<u32>,
 }
 
 /// Reason why a file cannot be merged.
@@ -201,7 +203,8 @@ pub fn merge(looks: &[(String, Value)]) -> Merged {
             }
         }
     }
-    merged.collectives = collective::of(&all);
+    merged.not_looked_at = collective::not_looked_at(&all);
+    merged.collectives = collective::of(&all, &merged.not_looked_at);
     for group in &mut merged.groups {
         group.members.sort();
     }
@@ -265,6 +268,15 @@ pub fn merged_text(out: &mut Vec<u8>, merged: &Merged, color: bool) {
         f.text(format_args!("; the odd one out first"));
     }
     f.end();
+    // A collective's lines say it, too.
+    if merged.collectives.is_empty() && !merged.not_looked_at.is_empty() {
+        f.line("", 0, Some(Role::Alarm));
+        f.text(format_args!(
+            "{}",
+            collective::no_look(&merged.not_looked_at)
+        ));
+        f.end();
+    }
     for collective in &merged.collectives {
         f.line("", 0, None);
         f.end();

@@ -19,8 +19,9 @@ pub use merge::{
 };
 pub use status::{Status, status};
 pub use text::text;
-pub use verdict::{Verdict, Word, verdict};
+pub use verdict::{Verdict, Word, cause, verdict};
 
+use super::names::token_name;
 use super::redact::Redactor;
 use nvcap_decode::hang::{ChannelState, Judged, Progress, Report, Step};
 
@@ -56,6 +57,9 @@ pub struct Shown<'a> {
 /// Number of entries of a channel that are read and shown where the user does not say how many.
 pub const LAST: u32 = 20;
 
+/// The most channels that are named where one is asked for that is not there.
+const NAMED: usize = 32;
+
 /// Steps of a channel that are shown.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part<'a> {
@@ -73,6 +77,37 @@ impl ReportOptions {
     /// Tells whether the user has named a channel.
     fn chooses(&self, c: &ChannelState) -> bool {
         self.channels.contains(&c.id.0) || c.token.is_some_and(|t| self.tokens.contains(&t))
+    }
+
+    /// Returns a sentence on the channels and tokens that the user named and a look does not have, with those that it has; `None` if it has all.
+    #[must_use]
+    pub fn lacks(&self, report: &Report) -> Option<String> {
+        let all = &report.rings.channels;
+        let numbers = self
+            .channels
+            .iter()
+            .filter(|n| !all.iter().any(|c| c.id.0 == **n));
+        let tokens = self.tokens.iter();
+        let tokens = tokens.filter(|t| !all.iter().any(|c| c.token == Some(**t)));
+        let numbers = numbers.map(|n| format!("no channel {n}"));
+        let tokens = tokens.map(|t| format!("no channel with the token {}", token_name(Some(*t))));
+        let lacking: Vec<String> = numbers.chain(tokens).collect();
+        if lacking.is_empty() {
+            return None;
+        }
+        let has = all.iter().take(NAMED).map(|c| match c.token {
+            Some(_) => format!("{} ({})", c.id.0, token_name(c.token)),
+            None => c.id.0.to_string(),
+        });
+        let mut has = has.collect::<Vec<_>>().join(", ");
+        if all.len() > NAMED {
+            has = format!("{has} and {} more", all.len() - NAMED);
+        }
+        let lacking = lacking.join(", ");
+        Some(match all.is_empty() {
+            true => format!("there is {lacking}, and no other"),
+            false => format!("there is {lacking}; there are (token) {has}"),
+        })
     }
 
     /// Returns the steps of a channel that text shows. They are those of [`Self::steps`] where the user has given a number or named the channel, or

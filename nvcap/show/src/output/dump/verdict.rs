@@ -1,6 +1,7 @@
 //! The verdict on each process, in a few sentences: what is read first in an incident.
 
 use nvcap_decode::wire::GpuVa;
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use crate::output::names::{EngineName, token_name};
@@ -81,10 +82,8 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
         let wait = j.wait.as_ref()?;
         Some(format!("{}: {}", name(look, c.id), waits(look, c.id, wait)))
     }));
-    let cycles: Vec<String> = deadlocks(look, &mine, shown.moved.is_some()).collect();
+    let mut cycles: VecDeque<String> = deadlocks(look, &mine, shown.moved.is_some()).collect();
     let has_cycle = !cycles.is_empty();
-    lines.extend(cycles);
-    lines.extend(queued(look, &mine));
     let busy = mine.iter().filter(|(_, j)| j.state != State::Idle).count();
     let moved = shown.moved.map(|m| (m, of_process(look, process, m)));
     let (word, head) = match &moved {
@@ -95,8 +94,16 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
         }
         None => at_once(look, &mine, (busy, has_cycle)),
     };
+    // What holds up all else is the headline.
+    let in_head = !has_error && matches!(word, Word::Busy | Word::Hang);
+    let cycle = if in_head { cycles.pop_front() } else { None };
+    lines.extend(cycles);
+    lines.extend(queued(look, &mine));
     let head = match (has_error, &moved) {
-        (false, _) => head,
+        (false, _) => match cycle {
+            Some(cycle) => format!("{cycle}; {head}"),
+            None => head,
+        },
         (true, Some(_)) => format!("{}; {head}", stopped_of(stopped, mine.len(), 0)),
         (true, None) => stopped_of(stopped, mine.len(), busy),
     };
@@ -111,6 +118,22 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
         head,
         lines,
         stuck: moved.is_some_and(|(_, own)| own.channels.iter().any(|c| c.is_still() && c.busy)),
+    }
+}
+
+/// The reason for the state of a process in one line: channels that wait for one another, or the first of the verdict's lines.
+#[must_use]
+pub fn cause(shown: &Shown<'_>, process: &ProcessReport) -> Option<String> {
+    let look = shown.report;
+    let is_mine = |id: &ChannelId| {
+        let mut channels = look.rings.channels.iter();
+        channels.any(|c| c.id == *id && c.pid == process.pid)
+    };
+    let mut cycles = look.analysis.cycles.iter();
+    let cycle = cycles.find(|cycle| cycle.channels.iter().any(is_mine));
+    match cycle {
+        Some(cycle) => Some(cycle_of(look, &cycle.channels, shown.moved.is_some())),
+        None => verdict(shown, process).lines.into_iter().next(),
     }
 }
 
@@ -215,9 +238,7 @@ fn at_once(look: &Report, mine: &[Mine<'_>], (busy, has_cycle): (usize, bool)) -
         ),
         None => {
             let but = match has_cycle {
-                true => {
-                    "channels wait for each other, which one look may see of work that goes on, too (--watch 2 tells)"
-                }
+                true => "one look may see this of work that goes on, too (--watch 2 tells)",
                 false => "one look cannot tell slow from stuck (--watch 2 does)",
             };
             let have = have(busy, mine.len());
@@ -482,11 +503,30 @@ fn waits(look: &Report, id: ChannelId, wait: &Wait) -> String {
             let _ = write!(text, "; in the end by the wait of channel {}", channel.0);
         }
         Some(Root::Cycle { index }) => {
-            let _ = write!(text, "; a cycle ({})", index + 1);
+            let cycle = look.analysis.cycles.get(index);
+            text.push_str(&in_cycle(id, cycle.map_or(&[], |c| &c.channels)));
         }
         _ => {}
     }
     text
+}
+
+/// Tells of the cycle of waits that a channel's wait is in, or comes to in the end.
+fn in_cycle(id: ChannelId, cycle: &[ChannelId]) -> String {
+    let numbers: Vec<String> = cycle.iter().map(|c| c.0.to_string()).collect();
+    match cycle {
+        [one] if *one == id => "; behind this wait".to_owned(),
+        [one] => format!("; held up by channel {}, which waits for itself", one.0),
+        _ => format!(
+            "; {} channels {} that wait for one another",
+            if cycle.contains(&id) {
+                "one of the"
+            } else {
+                "held up by the"
+            },
+            numbers.join(", ")
+        ),
+    }
 }
 
 fn cycle_of(look: &Report, channels: &[ChannelId], stays: bool) -> String {
