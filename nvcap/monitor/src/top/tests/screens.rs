@@ -90,7 +90,7 @@ fn of_faults() {
     live.take(next);
     let around = Around {
         head: live.head(),
-        about: live.looks(),
+        about: live.about(),
         faults: live.faults(),
         ..Around::default()
     };
