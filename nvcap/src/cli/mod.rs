@@ -409,7 +409,7 @@ pub fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, Parser as _};
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -467,7 +467,7 @@ mod tests {
             "pod",
             "host_root",
         ];
-        let mut all: BTreeMap<String, BTreeMap<Option<String>, Vec<String>>> = BTreeMap::new();
+        let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         each_command("", &super::command_line(), &mut |name, command| {
             for arg in command.get_arguments().filter(|a| !a.is_hide_set()) {
                 let (id, heading) = (arg.get_id().as_str(), arg.get_help_heading());
@@ -479,15 +479,28 @@ mod tests {
                     assert!(own.contains(&heading), "{name}: {id} is under {heading:?}");
                     continue;
                 }
-                let of = all.entry(id.to_owned()).or_default();
-                of.entry(heading.map(str::to_owned))
-                    .or_default()
-                    .push(name.to_owned());
+                // Some commands have no groups.
+                if let Some(heading) = heading {
+                    all.entry(id.to_owned())
+                        .or_default()
+                        .insert(heading.to_owned());
+                }
             }
         });
-        // One that several commands have stands under the same heading in each.
-        let differ: Vec<_> = all.iter().filter(|(_, at)| at.len() > 1).collect();
-        assert!(differ.is_empty(), "{differ:#?}");
+        // One that several commands have stands under the same heading in each, but for these, which mean something else there.
+        let differ = { all.iter() }.filter(|(_, headings)| headings.len() > 1);
+        let differ: Vec<String> = differ
+            .map(|(id, at)| format!("{id}: {}", Vec::from_iter(at.iter().cloned()).join(", ")))
+            .collect();
+        let known = [
+            "buffer: Advanced, Capture",
+            "channels: Advanced, Capture, Target",
+            "discover: Advanced, Capture",
+            "no_names: Capture, What to show",
+            "quiet: Output, What to show",
+            "user: Target, Which processes (-a)",
+        ];
+        assert_eq!(differ, known);
     }
 
     /// Text that is wrapped by hand must fit the width of the help: clap would wrap a longer line once more.

@@ -76,8 +76,7 @@ fn modules_are_loaded() {
     let all = nvcap(&["decode", "-v", &file]);
     let writes = text(&all.stdout).matches("inline ").count();
     assert!(writes > 5 + 5 * 5, "{writes}");
-    // The name is found when it is first launched: the same code again has it.
-    assert_eq!(text(&all.stdout).matches("1 function: f3").count(), 4);
+    assert_eq!(text(&all.stdout).matches("1 function: f3").count(), 5);
 }
 
 /// `macro_copy` (tests/gpu/macro_copy.cu): 18 times one copy device to host, one within the device, two host to device, and two to symbols.

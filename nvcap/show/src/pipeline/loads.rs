@@ -189,9 +189,8 @@ impl Loads {
 
     /// Takes the name of a function, which waits for nothing.
     pub(super) fn name(&mut self, kernel: &Kernel) {
-        if let Some(process) = self.processes.get_mut(&kernel.at.pid) {
-            process.named.name(kernel);
-        }
+        let process = self.processes.entry(kernel.at.pid).or_default();
+        process.named.take(kernel);
     }
 
     /// Takes note that a record has come that waits for nothing: a load may still go on.
@@ -400,6 +399,7 @@ impl ProcessLoads {
     }
 
     fn entry(&mut self, channel: ChannelId, decide: &mut Decide<'_>, item: Item) {
+        self.named.until(item.time);
         let pending = self.pending.entry(channel).or_default();
         if item.form.other {
             pending.give_up(decide);

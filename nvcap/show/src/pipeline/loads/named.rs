@@ -32,6 +32,8 @@ struct Code {
 pub(super) struct Named {
     codes: BTreeMap<u64, Code>,
     names: usize,
+    /// Kernels by the times of their launches, which may be ahead: a recording's names come first.
+    coming: BTreeMap<(u64, u64), Kernel>,
 }
 
 impl Named {
@@ -60,8 +62,23 @@ impl Named {
         self.codes.insert(start, Code { written, names });
     }
 
-    /// Takes a function's name.
-    pub(super) fn name(&mut self, kernel: &Kernel) {
+    /// Takes a function's name, which is that of the code that lies there at the kernel's time.
+    pub(super) fn take(&mut self, kernel: &Kernel) {
+        if self.coming.len() < MOST_NAMES && kernel.name.len() <= LONGEST_NAME {
+            let at = (kernel.at.time_ns, kernel.program.0);
+            self.coming.insert(at, kernel.clone());
+        }
+    }
+
+    /// The records have come to this time.
+    pub(super) fn until(&mut self, time: u64) {
+        while let Some(first) = self.coming.first_entry().filter(|e| e.key().0 <= time) {
+            let kernel = first.remove();
+            self.name(&kernel);
+        }
+    }
+
+    fn name(&mut self, kernel: &Kernel) {
         let program = kernel.program.0;
         let Some((_, code)) = self.codes.range_mut(..=program).next_back() else {
             return;
@@ -72,7 +89,7 @@ impl Named {
         let before = code.names.remove(&program);
         self.names -= usize::from(before.is_some());
         let is_known = kernel.certain && kernel.is_known();
-        if is_known && self.names < MOST_NAMES && kernel.name.len() <= LONGEST_NAME {
+        if is_known && self.names < MOST_NAMES {
             code.names.insert(program, kernel.name.clone());
             self.names += 1;
         }
