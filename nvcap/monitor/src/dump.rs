@@ -313,7 +313,7 @@ fn catch_up(of: &mut OfProcess, states: &mut [ChannelState], values: &Values) ->
         let (Some(state), Ok((get, put))) = (state, now) else {
             continue;
         };
-        state.fetched_since(get, values);
+        state.fetched_since(get, hang::done(state, values));
         seen.get = state.get;
         if put != seen.put {
             came.push(state.id.0.to_string());

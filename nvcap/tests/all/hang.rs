@@ -8,7 +8,7 @@ use nvcap_decode::decode::pcas::PcasAction;
 use nvcap_decode::hang::WaitMode;
 use nvcap_decode::hang::{
     Analysis, ChannelState, RingState, Root, State, Step, Values, WorkKind, analyse, compare,
-    unended,
+    done as done_of, unended,
 };
 use nvcap_decode::record::ChannelId;
 use nvcap_decode::wire::GpuVa;
@@ -608,7 +608,8 @@ fn an_entry_that_is_not_fetched_runs_only_if_it_is_a_kernel_or_a_copy() {
 fn what_was_fetched_while_a_look_was_taken_is_not_pending() {
     let after = |get: u32, done: u64| {
         let mut channel = channel(0, 1, vec![vec![]; 6]);
-        channel.fetched_since(get, &values(&[(line(0), done)]));
+        let passed = done_of(&channel, &values(&[(line(0), done)]));
+        channel.fetched_since(get, passed);
         let pending = channel.steps.iter().filter(|s| s.pending).count() as u32;
         assert_eq!(pending, channel.pending(), "{get} {done}");
         (channel.get, pending)

@@ -111,9 +111,9 @@ impl ChannelState {
         ahead(self.get, self.put, self.entries)
     }
 
-    /// Takes GP_GET as it was read later than the steps, with the semaphores' values: what is fetched since, or shown as done, is not pending.
-    pub fn fetched_since(&mut self, get: u32, values: &Values) {
-        let done = super::done(self, values);
+    /// Takes GP_GET as it was read later than the steps: what is fetched since is not pending, and neither are the steps up to the position `done`,
+    /// the newest that the channel's semaphore shows as done.
+    pub fn fetched_since(&mut self, get: u32, done: Option<u64>) {
         let passed = |done: &u64| self.steps.iter().rposition(|s| s.position == *done);
         let behind = |at: usize| (self.steps.len() - 1 - at) as u32;
         let by_done = done.as_ref().and_then(passed).map(behind);

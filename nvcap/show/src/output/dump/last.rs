@@ -225,7 +225,8 @@ impl Kept {
     /// Marks the steps that were not fetched. GP_GET is that of the newest doorbell; steps that the channel's semaphore shows as done since were
     /// fetched, too.
     fn mark(&mut self, values: &Values) {
-        self.state.fetched_since(self.state.get, values);
+        let done = hang::done(&self.state, values);
+        self.state.fetched_since(self.state.get, done);
     }
 }
 
