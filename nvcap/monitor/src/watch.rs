@@ -18,8 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::dump::{self, DumpOptions, Look, Refused, xids::Xids};
-use allowance::{Allowance, Asked};
-use errors::{Failing, Log, Notifiers, Told, hold};
+use allowance::{Allowance, is_told};
+use errors::{Failing, Log, Notifiers, Told, hold, is_stopped};
 use nvcap_decode::hang::{self, Progress, Report, State, xid::REMOVAL};
 use nvcap_decode::record::{Fault, Xid};
 use nvcap_process::exit_hold::ExitHold;
@@ -147,26 +147,10 @@ impl Watched {
     }
 }
 
-/// Tells whether an error is told; says, at the first one, that some of a process are not.
-fn is_told(pid: u32, asked: Asked) -> bool {
-    if asked == (Asked::LeftOut { say: true }) {
-        tell(format_args!(
-            "process {pid} has more errors than are told (a process can write its error notifiers itself): one a minute from now on"
-        ));
-    }
-    asked == Asked::Told
-}
-
 /// Tells whether there is unfinished work.
 fn has_work(report: &Report) -> bool {
     let mut channels = report.analysis.channels.iter();
     channels.any(|c| c.state != State::Idle)
-}
-
-/// Tells whether the driver has stopped a channel that has work, after an error.
-fn is_stopped(report: &Report) -> bool {
-    let mut channels = report.analysis.channels.iter();
-    channels.any(|c| c.state != State::Idle && report.error_of(c.id).is_some())
 }
 
 /// The watch.

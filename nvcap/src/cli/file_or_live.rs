@@ -40,6 +40,7 @@ mod tests {
         "filter",
         "force",
         "from",
+        "folded",
         "full_names",
         "full_stacks",
         "history",

@@ -265,7 +265,7 @@ server;sample(float const*, int*);+0x40;wait 4529
             _ => None,
         })
         .collect();
-    for (at, place) in { doorbells.iter().rev() }.zip(["decode", "prefill"]) {
+    for (at, place) in { doorbells.iter().rev() }.zip(["check", "decode", "prefill"]) {
         let calls = Calls {
             frames: vec![frame("cuLaunchKernel"), frame(place), frame("main")],
             ..Calls::default()

@@ -17,9 +17,9 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Measured {
     ns: u64,
-    /// Of some of it is not known who had the GPU.
+    /// True if it is not known of all of that time who had the GPU.
     is_part: bool,
-    /// Some had it whom the driver does not name to this user.
+    /// True if some had it whom the driver does not name to this user.
     hides: bool,
 }
 
@@ -61,7 +61,7 @@ impl Part {
 /// Shares, where the driver tells them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shares {
-    /// Nobody has asked yet.
+    /// The driver was not asked yet.
     #[default]
     Unasked,
     /// The reason why they cannot be had.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use nvcap_show::output::message::tell;
+
 /// Number of errors of a process that are told at once.
 const OF_PROCESS: u32 = 8;
 /// Number of errors of all processes that are told at once without a message of the kernel's log that confirms them.
@@ -54,6 +56,16 @@ pub(super) enum Asked {
     Told,
     /// The error is not told; `say`: it is the first one that is not.
     LeftOut { say: bool },
+}
+
+/// Tells whether an error is told; says, at the first one, that some of a process are not.
+pub(super) fn is_told(pid: u32, asked: Asked) -> bool {
+    if asked == (Asked::LeftOut { say: true }) {
+        tell(format_args!(
+            "process {pid} has more errors than are told (a process can write its error notifiers itself): one a minute from now on"
+        ));
+    }
+    asked == Asked::Told
 }
 
 /// Numbers of errors that may still be told: of each process, and of all that the kernel log does not confirm.

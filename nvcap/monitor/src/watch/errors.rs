@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use nvcap_decode::hang::xid::REMOVAL;
+use nvcap_decode::hang::{Report, State, xid::REMOVAL};
 use nvcap_decode::record::Xid;
 use nvcap_process::exit_hold::ExitHold;
 use nvcap_process::memory::{maps, notifier};
@@ -20,6 +20,12 @@ const MESSAGE: Duration = Duration::from_millis(300);
 const STEP: Duration = Duration::from_millis(10);
 /// Time within which a process's errors of one number are one.
 const SAME: Duration = Duration::from_secs(5);
+
+/// Tells whether the driver has stopped a channel that has work, after an error.
+pub(super) fn is_stopped(report: &Report) -> bool {
+    let mut channels = report.analysis.channels.iter();
+    channels.any(|c| c.state != State::Idle && report.error_of(c.id).is_some())
+}
 
 /// An error that is to be looked at.
 #[derive(Debug)]

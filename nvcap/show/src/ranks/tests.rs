@@ -7,7 +7,6 @@ mod stranger;
 mod waited;
 
 use proptest::prelude::*;
-use serde_json::Value;
 
 use super::analysis::{Analysis, Seen};
 use super::job::{Call, Class, Comm, Job, Rank, Work};
@@ -443,59 +442,6 @@ fn what_makes_a_matching_uncertain() {
     steps(&mut of, 1, uneven);
     let (analysis, _) = analysed(of);
     assert_eq!(analysis.seen[0].of.doubts, [Doubt::Moved(1)]);
-}
-
-/// Where the trace has no call, those of before it that have not ended are the verdict.
-#[test]
-fn a_job_that_hung_before_the_trace() {
-    let process = |pid: u32, rank: Option<u32>, kernel: Option<&str>| {
-        serde_json::json!({
-            "pid": pid, "name": "train", "rank": rank, "verdict": kernel.map_or("idle", |_| "hang"),
-            "channels": [{
-                "semaphore": {"newest": 24},
-                "running": kernel.map(|name| serde_json::json!({"behind": 0, "operation": {"kernel": name}})),
-            }],
-        })
-    };
-    let verdict = |processes: &[Value]| {
-        let look = serde_json::json!({ "processes": processes });
-        let merged = crate::output::dump::merge(&[(String::new(), look)]);
-        let told = Analysis::of(Job::default()).with_earlier(&merged);
-        (told.verdict().to_owned(), text(&told))
-    };
-    let all_reduce = Some("ncclDevKernel_AllReduce_Sum_f32_RING_LL");
-    let (said, all) = verdict(&[
-        process(7, Some(0), all_reduce),
-        process(8, Some(1), None),
-        process(9, Some(2), all_reduce),
-    ]);
-    assert_eq!(
-        said,
-        "rank 1 has not come to all-reduce, which rank 0, rank 2 have been in since before the trace"
-    );
-    assert!(
-        all.contains("2 processes are in all-reduce: ranks 0, 2 (submission 24 of their channels)"),
-        "{all}"
-    );
-    assert!(all.contains("has not submitted all-reduce"), "{all}");
-    let (said, _) = verdict(&[process(7, None, all_reduce)]);
-    assert_eq!(
-        said,
-        "no collective was called in this time: process 7 (train) has been in all-reduce since before"
-    );
-    assert!(
-        verdict(&[process(7, None, None)])
-            .0
-            .starts_with("no collective was seen")
-    );
-    // What the trace has seen comes first.
-    let mut of = Simulated::new(2);
-    steps(&mut of, STEPS, uneven);
-    let (analysis, _) = analysed(of);
-    let seen = analysis.verdict().to_owned();
-    let look = serde_json::json!({ "processes": [process(7, None, all_reduce)] });
-    let merged = crate::output::dump::merge(&[(String::new(), look)]);
-    assert_eq!(analysis.with_earlier(&merged).verdict(), seen);
 }
 
 #[test]

@@ -344,6 +344,7 @@ mod tests {
         sink.channels.get_mut(&ChannelId(3)).unwrap().state.entries = 8;
         for n in 0..30 {
             sink.submission(&submission(1000 + n * 1000, n * 2, gp_get));
+            sink.end_ns = 1000 + n * 1000;
         }
         sink.report()
     }
@@ -419,7 +420,8 @@ mod tests {
         };
         // GP_PUT is 0: eight entries were submitted.
         assert_eq!(pending(1), (3, State::Running));
-        assert_eq!(pending(5), (6, State::Running));
+        // Of what is not fetched nothing is a kernel or a copy that could run.
+        assert_eq!(pending(5), (6, State::Queued));
         assert_eq!(pending(7), (0, State::Idle));
     }
 

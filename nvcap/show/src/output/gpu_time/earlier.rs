@@ -18,11 +18,11 @@ pub type Look = Box<dyn FnOnce(&[u32]) -> Vec<Work>>;
 pub struct Work {
     /// The process.
     pub pid: u32,
-    /// What is known of it.
+    /// Sentence on its work.
     pub says: String,
 }
 
-/// See the module.
+/// Traced processes that have submitted nothing, and what a look at them tells.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     /// Traced processes that have not ended, and those of which there is a submission.

@@ -116,7 +116,8 @@ pub(super) fn sentence(work: &Intervals, parts: Parts, starts: f64, sample: Opti
         ),
     };
     let not_known = match work.unknown_ns {
-        0 => String::new(),
+        // No "0.0 %" either.
+        ns if share(ns, all) < 0.05 => String::new(),
         ns if is_told => format!("; of {} nothing is known", Nanoseconds(ns)),
         ns => format!("; {} more are not known", Nanoseconds(ns)),
     };
