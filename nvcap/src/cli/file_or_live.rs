@@ -22,7 +22,7 @@ mod tests {
     use crate::cli::command_line;
 
     /// Options that mean something of a file, too, or the choice of it.
-    const OF_FILES: [&str; 47] = [
+    const OF_FILES: [&str; 48] = [
         "at",
         "by",
         "channel",
