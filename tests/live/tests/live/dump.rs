@@ -501,7 +501,12 @@ pub fn recorded() -> Result<()> {
             ended.stderr
         );
     }
-    dump(&gpu, &["--watch=1", "--record", &into])?.expect_code(2)
+    // Watched, the first look is recorded, and the second one finds the hang.
+    let watched = dump(&gpu, &["--watch=1", "--record", &into, "--force"])?;
+    watched.expect_code(Status::Hang.code().into())?;
+    ensure!(watched.stderr.contains(told), "{}", watched.stderr);
+    let again = Running::start(&nvcap()?, ["dump", "--json", &into])?.end(LIMIT)?;
+    again.expect_code(Status::Busy.code().into())
 }
 
 /// Slow is not hung: what moves, and how fast.
