@@ -85,14 +85,23 @@ pub fn softgpu() -> Result<PathBuf> {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes one.
+    /// Makes one. A folder of that name that a killed test of another process with this id has left is not taken.
     pub fn new() -> Result<Folder> {
         use std::os::unix::fs::PermissionsExt;
         use std::sync::atomic::{AtomicU32, Ordering};
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("nvcap-live-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        let path = loop {
+            let n = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("nvcap-live-{}-{n}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match std::fs::create_dir(&path) {
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => {
+                    made.with_context(|| path.display().to_string())?;
+                    break path;
+                }
+            }
+        };
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
         Ok(Folder(path))
     }

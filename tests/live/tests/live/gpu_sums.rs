@@ -200,6 +200,10 @@ fn sums(what: &str, work: &Value, of: &[&Entry]) -> Result<()> {
     // The first or the last begin may be of an entry that is in no sum.
     let edges = of.iter().filter(|e| e.begun).map(|e| e.wrong.0).max();
     let allowed = allowed + unknown + 2 * edges.unwrap_or(0);
+    // Before the first begin and behind the last one there may be entries of which no begin was seen, and time between them in which nothing was there.
+    let whole = of.iter().map(|e| e.ran.1).max().unwrap_or(0)
+        - of.iter().map(|e| e.ran.0).min().unwrap_or(0);
+    let allowed = allowed + whole.saturating_sub(truth);
     said("span_ns", span, truth, allowed)?;
     let share = busy as f64 / (busy + idle).max(1) as f64;
     let true_share = length(&all) as f64 / truth.max(1) as f64;
