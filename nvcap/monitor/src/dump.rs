@@ -289,10 +289,10 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
     for of in &mut taken.processes {
         let channels = &mut look.rings.channels;
         let notes = catch_up(of, channels, &taken.semaphores);
-        let process = look.processes.iter_mut().find(|p| p.pid == of.snapshot.pid);
-        process
-            .into_iter()
-            .for_each(|p| p.notes.extend(notes.clone()));
+        let mut processes = look.processes.iter_mut();
+        if let Some(process) = processes.find(|p| p.pid == of.snapshot.pid) {
+            process.notes.extend(notes);
+        }
     }
     taken.kernels = name_kernels(&mut look.rings.channels, options);
     look.analysis = hang::analyse(&look.rings, &taken.semaphores);

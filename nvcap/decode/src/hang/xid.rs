@@ -86,7 +86,7 @@ impl Xid {
         }
     }
 
-    /// It is about one process's work, and tells neither the process nor the channel: a fault of its GPU, of whom is not known.
+    /// Tells whether the message is about one process's work, and names neither the process nor the channel.
     #[must_use]
     pub fn is_of_unknown_process(&self) -> bool {
         self.pid.is_none() && self.hardware_channel.is_none() && !self.is_of_whole_gpu()

@@ -76,7 +76,7 @@ impl Faults {
         later.kept.into_iter().for_each(|one| self.add(one));
     }
 
-    /// Lines of the newest, newest first; below them how many came before.
+    /// Returns the lines of the newest faults, newest first, and below them the number of those before.
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = { self.kept.iter().rev() }
             .take(LINES)

@@ -7,9 +7,9 @@ use nvcap_decode::switches::{GpuView, Scope, Who};
 /// Time for which each process had each GPU since the last reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Part {
-    /// By GPU.
+    /// Time of each GPU.
     gpus: BTreeMap<u32, Measured>,
-    /// By process and GPU, ns.
+    /// Time for which each process had each GPU, ns.
     resident_ns: BTreeMap<(u32, u32), u64>,
 }
 
@@ -66,12 +66,12 @@ pub enum Shares {
     Unasked,
     /// The reason why they cannot be had.
     Refused(String),
-    /// Those since the last reading.
+    /// Shares since the last reading.
     Of(Part),
 }
 
 impl Shares {
-    /// As [`Part::of`].
+    /// Returns what [`Part::of`] does; none where there are no shares.
     pub(super) fn of(&self, pid: u32, gpu: Option<u32>) -> Option<(f64, bool)> {
         match self {
             Self::Of(part) => part.of(pid, gpu?),
@@ -79,7 +79,7 @@ impl Shares {
         }
     }
 
-    /// A text: what the shares are, or why there are none.
+    /// Returns text that says what the shares are, or why there are none.
     pub(super) fn about(&self) -> Option<String> {
         match self {
             Self::Unasked => None,
@@ -88,7 +88,7 @@ impl Shares {
         }
     }
 
-    /// Those until now; what comes then is counted from 0.
+    /// Takes the shares until now; what comes later is counted from 0.
     pub fn take(&mut self) -> Self {
         match self {
             Self::Of(part) => Self::Of(std::mem::take(part)),

@@ -241,13 +241,17 @@ impl Folder {
     pub fn write(&self, out: &mut Vec<u8>) {
         let without = self.without.iter().filter(|_| !self.sampled);
         let all: BTreeMap<_, _> = self.sums.iter().chain(without).collect();
-        for (stack, sum) in all {
-            out.extend_from_slice(stack.as_bytes());
-            out.push(b' ');
-            super::json::number(out, *sum);
-            out.push(b'\n');
-        }
+        all.into_iter()
+            .for_each(|(stack, sum)| write_sum(stack, *sum, out));
     }
+}
+
+/// Appends the line of a stack with its sum.
+pub(crate) fn write_sum(stack: &str, sum: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(stack.as_bytes());
+    out.push(b' ');
+    super::json::number(out, sum);
+    out.push(b'\n');
 }
 
 /// Appends a frame, with the characters made harmless that end a frame or a line.

@@ -36,7 +36,7 @@ fn sentence(of: &Collective) -> String {
 }
 
 impl Analysis {
-    /// Adds a look at the processes. Where none called a collective in the trace, those that they have been in since before it are the verdict.
+    /// Adds a look at the processes. If the trace has no call of a collective, the verdict is on the collectives that they have been in since before it.
     #[must_use]
     pub fn with_earlier(mut self, look: &Merged) -> Self {
         let first = look.collectives.first();

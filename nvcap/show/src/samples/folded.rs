@@ -12,12 +12,12 @@ use nvcap_decode::samples::{Counter, reason};
 use nvcap_decode::wire::GpuVa;
 
 use super::{ContextSums, kernel_at};
-use crate::output::fold::push;
+use crate::output::fold::{push, write_sum};
 use crate::output::kernel_name::demangled;
 use crate::output::stack::word_of;
 use crate::output::{Detail, Sink};
 
-/// Kernels whose callers are kept.
+/// The most kernels whose callers are kept.
 const MOST: usize = 1 << 16;
 
 /// Frame below a kernel that is launched from several places: the frames above it are those that all of them share.
@@ -28,7 +28,7 @@ const SEVERAL: &str = "[several places]";
 struct Callers {
     /// Frames that all launches share, the outermost first.
     frames: Vec<String>,
-    /// Two launches had other frames behind these.
+    /// True if two launches had other frames behind these.
     differ: bool,
 }
 
@@ -160,10 +160,7 @@ impl Folded {
     /// Appends the sums, one line each, in the order of the lines.
     pub fn write(&self, out: &mut Vec<u8>) {
         for (line, samples) in &self.sums {
-            out.extend_from_slice(line.as_bytes());
-            out.push(b' ');
-            out.extend_from_slice(samples.to_string().as_bytes());
-            out.push(b'\n');
+            write_sum(line, *samples, out);
         }
     }
 }

@@ -34,12 +34,12 @@ pub(super) struct Row {
     /// True if the process has memory of a GPU mapped: it can submit.
     pub submits: bool,
     pub access: Access,
-    /// What it does; none where it was not looked at in time, or may not be.
+    /// Pace of its submissions; none where it was not looked at in time, or may not be.
     pub pace: Option<Pace>,
 }
 
 impl Row {
-    /// Its rate and state in words.
+    /// Returns its rate and state in words.
     fn doing(&self) -> [String; 2] {
         let [rate, state] = match &self.pace {
             None => ["-", "-"].map(str::to_owned),

@@ -17,14 +17,14 @@ pub(super) const APART: Duration = Duration::from_millis(300);
 /// Time after which a process whose memory does not answer is not looked at.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What a process does.
+/// Pace of a process's submissions.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Pace {
-    /// It has no channel.
+    /// Process without a channel.
     NoChannel,
-    /// It has the channels of this process by fork, with which it is counted.
+    /// Process that has the channels of this one by fork, and is counted with it.
     Like(u32),
-    /// It has channels.
+    /// Process with channels of its own.
     Submits {
         /// Submissions a second that the GPU has done.
         rate: f64,
@@ -73,7 +73,7 @@ fn within_time<T: Send + 'static>(
     std::iter::from_fn(|| from.recv_timeout(left()).ok()).collect()
 }
 
-/// What processes did between two readings.
+/// Returns the pace of processes between two readings.
 fn between(first: &View, second: &View) -> BTreeMap<u32, Pace> {
     let passed = second.unix_ns.saturating_sub(first.unix_ns).max(1) as f64;
     let done = |view: &GpuView| view.sums.done;

@@ -15,7 +15,7 @@ use nvcap_monitor::share::{Share, has_host_pids};
 use nvcap_monitor::top::shares::{Part, Shares};
 use nvcap_process::rm::{Kernel, Os};
 
-/// See the module. It ends with `stop`.
+/// The thread that reads the record. It ends once `stop` is true.
 pub(super) struct Reader {
     shares: Arc<Mutex<Shares>>,
     stop: Arc<AtomicBool>,

@@ -52,7 +52,7 @@ struct XidJson<'a> {
     xid: &'a Xid,
     symbol: Option<&'static str>,
     meaning: &'static str,
-    /// It is an error of the process's GPU: no message tells of which process.
+    /// True for an error of the process's GPU of which no message names the process.
     unknown_process: bool,
 }
 

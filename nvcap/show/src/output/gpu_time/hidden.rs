@@ -32,7 +32,7 @@ impl Both {
         }
     }
 
-    /// The GPU's time at a time of the host; the clocks run alike for so long.
+    /// Returns the GPU's time at a time of the host near this moment, for which the clocks run alike.
     fn gpu_at(self, host: u64) -> u64 {
         let before = self.host.saturating_sub(host);
         let after = host.saturating_sub(self.host);
@@ -92,7 +92,7 @@ impl Hidden {
         self.reveal(c.channel, time.ended?)
     }
 
-    /// The time in which works of a channel may have run that had ended at a moment.
+    /// Returns the time in which works of a channel may have run, all of which had ended at a moment.
     pub(super) fn reveal(&mut self, id: ChannelId, at: GpuMoment) -> Option<Stretch> {
         let channel = self.channels.entry(id).or_default();
         let at = Both::of(at);
@@ -110,7 +110,7 @@ impl Hidden {
         }
     }
 
-    /// A channel's works of which nothing has told for long when they ended, at `now`.
+    /// Returns a channel whose works have waited for [`HELD_NS`] at `now`, with the time in which they may have run.
     pub(super) fn held_for_long(&mut self, now: u64) -> Option<(ChannelId, Option<Stretch>)> {
         let (seen, id) = *self.waiting.first()?;
         if seen.saturating_add(HELD_NS) > now {
@@ -128,7 +128,7 @@ impl Hidden {
 }
 
 impl Works {
-    /// The stretch of these works, with a moment by which the clocks are compared.
+    /// Makes the stretch of these works. `by`: a moment by which the clocks are compared.
     fn stretch(self, channel: ChannelId, by: Both, end: End) -> Stretch {
         let host = match end {
             End::Before(_) => self.earliest.min(by.host),

@@ -242,9 +242,9 @@ pub(super) struct Functions {
     /// Bytes so far.
     bytes: u64,
     ended: u64,
-    /// Nothing but NOPs has come since a branch to itself.
+    /// True if nothing but NOPs has come since a branch to itself.
     is_end: bool,
-    /// A piece did not end with an instruction.
+    /// True if a piece did not end with an instruction.
     is_torn: bool,
     /// Hash of the pieces.
     hash: u64,

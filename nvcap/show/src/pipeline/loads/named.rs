@@ -23,7 +23,7 @@ pub(super) struct Written {
 #[derive(Debug)]
 struct Code {
     written: Written,
-    /// By address.
+    /// Names by address.
     names: BTreeMap<u64, String>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Code is written: names of the same code, which was there before, hold on.
+    /// Takes code that is written. Names hold on where the same code was there before.
     pub(super) fn write(&mut self, written: Written) {
         let before = self.codes.get(&written.at.start);
         if before.is_some_and(|b| b.written == written && written.hash.is_some()) {
@@ -70,7 +70,7 @@ impl Named {
         }
     }
 
-    /// The records have come to this time.
+    /// Gives code the names whose times have come, by the time of the records.
     pub(super) fn until(&mut self, time: u64) {
         while let Some(first) = self.coming.first_entry().filter(|e| e.key().0 <= time) {
             let kernel = first.remove();
