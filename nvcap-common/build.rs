@@ -1,5 +1,5 @@
-//! Sets the architecture of the traced process (`nvcap_arch`), whose registers the shared types hold: for BPF programs as
-//! `nvcap-ebpf` sets its own, for others that of the target.
+//! Sets the architecture of the traced process (`nvcap_arch`), whose registers the shared types hold. For BPF programs it
+//! is the one that `nvcap-ebpf` sets, for other builds the target's.
 
 use std::env::var;
 

@@ -1,5 +1,4 @@
-//! The words of a GPFIFO entry, as far as both sides take them apart. The user program interprets them in
-//! `nvcap::wire::entry`.
+//! The words of a GPFIFO entry, as far as both sides parse them. The user program interprets them in `nvcap::wire::entry`.
 //!
 //! Layout of the host classes 906f to ca6f: an address of 40 bits and a length in dwords; length 0 makes it a control entry.
 
@@ -24,7 +23,8 @@ pub const fn opcode(entry: u64) -> u8 {
     (entry >> 32) as u8
 }
 
-/// The address bits 56:40 that the operand of SET_PB_SEGMENT_EXTENDED_BASE (bits 24:8 of the entry) sets, in their place.
+/// Returns the address bits 56:40 that the operand of SET_PB_SEGMENT_EXTENDED_BASE (bits 24:8 of the entry) sets, at their
+/// place in an address.
 #[inline(always)]
 pub const fn extended_base(operand: u32) -> u64 {
     ((operand as u64 >> 8) & 0x1_ffff) << 40

@@ -40,7 +40,7 @@ pub mod kind {
     pub const STACK: u16 = 17;
     /// [`super::PythonFrames`], before the STACK of the same doorbell.
     pub const PYTHON: u16 = 18;
-    /// [`super::Life`]: a debug exception without a cause sends SIGTRAP to the process.
+    /// [`super::Life`]: a debug exception without a cause sent SIGTRAP to the process.
     pub const STRAY: u16 = 19;
 }
 
@@ -48,25 +48,25 @@ pub mod kind {
 pub mod flag {
     /// Submit: some of these entries were in the ring at an earlier doorbell.
     pub const LATE: u16 = 1;
-    /// Submit: found by a scan of all channels of the process, or by a token whose channel is a guess.
+    /// Submit: found by a scan of all channels of the process, or by a token whose channel is only a guess.
     pub const SCANNED: u16 = 2;
     /// Data: these bytes could not be read.
     pub const MISSING: u16 = 4;
-    /// Nested: after the call (else before).
+    /// Nested: parameters after the call; without the flag, before it.
     pub const AFTER: u16 = 8;
     /// Ioctl records: the argument could not be read.
     pub const UNREADABLE: u16 = 16;
-    /// Scan: a channel was passed over because another processor was walking it.
+    /// Scan: a channel was skipped because another processor was walking it.
     pub const CONTENDED: u16 = 32;
     /// Scan: more values of GP_PUT follow in another record of the same doorbell.
     pub const PART: u16 = 64;
-    /// Submit: at an execution breakpoint on the doorbell's store. See [`crate::TRAP_TO_END`] for watchpoints.
+    /// Submit: made at an execution breakpoint on the doorbell's store. See [`crate::TRAP_TO_END`] for watchpoints.
     pub const BEFORE: u16 = 128;
     /// Submit: doorbells before this one left their entries to it.
     pub const BATCHED: u16 = 256;
 }
 
-/// First in every record.
+/// First member of every record.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Header {
@@ -104,7 +104,7 @@ pub struct Submit {
     pub count: u32,
     /// Address space.
     pub space: u32,
-    /// Behind the doorbell's store.
+    /// Address behind the doorbell's store.
     pub ip: u64,
     /// Address of the doorbell word.
     pub doorbell: u64,
@@ -134,7 +134,7 @@ pub struct Data {
     pub channel: u32,
     /// Offset of these bytes in the entry's segment.
     pub offset: u32,
-    /// Bytes of the segment that this record stands for (equal to `header.len` unless MISSING).
+    /// Bytes of the segment that this record covers (equal to `header.len` unless MISSING).
     pub span: u32,
     /// Unused, 0.
     pub pad: u32,
@@ -146,7 +146,7 @@ pub struct Data {
 pub struct Site {
     /// Header; `len` is 0.
     pub header: Header,
-    /// Behind the doorbell's store.
+    /// Address behind the doorbell's store.
     pub ip: u64,
     /// The watched address.
     pub doorbell: u64,
@@ -160,7 +160,7 @@ pub struct Site {
     pub code: [u8; 2 * CODE],
 }
 
-/// The memory around each register at a trap, for finding the process's own copy of GP_PUT.
+/// Memory around each register at a trap, from which the process's own copy of GP_PUT is found.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
@@ -176,9 +176,9 @@ pub struct Windows {
     pub put: u32,
     /// Unused, 0.
     pub pad: u32,
-    /// By register: 0 where its window could be read.
+    /// By register: 0 if its window could be read.
     pub errors: [i32; REGS],
-    /// Words from [`window_start`] of each register on.
+    /// Words by register, from [`window_start`] of each on.
     pub words: [[u32; WINDOW]; REGS],
 }
 
@@ -188,7 +188,7 @@ pub const fn window_start(register: u64) -> u64 {
     (register & !3).wrapping_sub(4 * WINDOW_BEFORE as u64)
 }
 
-/// The user stack of the thread that rang a doorbell; `header.len` bytes of it follow, from the stack pointer upward. The
+/// The user stack of the thread that rang a doorbell. `header.len` bytes of the stack follow, from the stack pointer upward. The
 /// [`Submit`]s of the same doorbell have the same time and thread.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -201,11 +201,11 @@ pub struct Stack {
     pub sp: u64,
     /// Frame pointer register (rbp, x29).
     pub fp: u64,
-    /// Link register, where there is one.
+    /// Link register, on processors that have one.
     pub lr: u64,
     /// Address space.
     pub space: u32,
-    /// Bytes that were asked for: fewer came where the memory of the stack ended, or a page of it is not in memory.
+    /// Number of bytes that were asked for. Fewer came if the memory of the stack ended, or a page of it is not in memory.
     pub wanted: u32,
 }
 
@@ -213,8 +213,8 @@ pub struct Stack {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PythonFrame {
-    /// The code object; 0 for a frame of the interpreter itself, which stands between those of two of its calls. With
-    /// [`crate::PYTHON_ENTRY`] where the version marks the frame that a call of the interpreter began with.
+    /// The code object; 0 for a frame of the interpreter itself, which lies between the frames of two of its calls.
+    /// [`crate::PYTHON_ENTRY`] is set if the version marks the frame with which a call of the interpreter began.
     pub code: u64,
     /// The instruction, as the frame has it.
     pub instruction: u64,
@@ -228,13 +228,13 @@ pub struct PythonFrames {
     pub header: Header,
     /// Valid frames.
     pub count: u32,
-    /// Nonzero: there are more, or one could not be read.
+    /// Nonzero: there are more frames, or one could not be read.
     pub cut: u32,
     /// The frames.
     pub frames: [PythonFrame; MOST_PYTHON],
 }
 
-/// A scan of all channels of a process: its end, or where [`flag::PART`] is set the part before this record.
+/// A scan of all channels of a process: the end of the scan or, if [`flag::PART`] is set, the part before this record.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Scan {
@@ -256,8 +256,7 @@ pub struct Scan {
     pub trust: u32,
     /// Valid values in `puts`.
     pub noted: u32,
-    /// The GP_PUT of each channel of the address space that has moved since it began to be followed, whether the scan took
-    /// its entries or not.
+    /// GP_PUT of each channel of the address space that has moved since following it began, whether or not the scan took its entries.
     pub puts: [Put; crate::PUTS],
 }
 
@@ -375,20 +374,20 @@ pub struct Munmap {
 pub struct Life {
     /// Header; `len` is 0.
     pub header: Header,
-    /// FORK, THREAD: the child's id. EXIT: [`Life::ENDED`] when the process ended, and from bit [`Life::SIGNAL`] on the signal that ended
-    /// it. EXEC: 1 when the space was kept. STRAY: 0.
+    /// FORK, THREAD: the child's id. EXIT: [`Life::ENDED`] if the process ended, and from bit [`Life::SIGNAL`] on the signal that ended
+    /// the process. EXEC: 1 if the space was kept. STRAY: 0.
     pub child: u32,
     /// Address space after the event.
     pub space: u32,
     /// Command name, NUL padded.
     pub comm: [u8; 16],
-    /// FORK, THREAD: breakpoints that the child inherited, as [`Birth::breakpoints`].
+    /// FORK, THREAD: breakpoints that the child inherited, in the form of [`Birth::breakpoints`].
     pub breakpoints: [u64; Birth::MOST],
 }
 
 impl Life {
-    /// In `child` of EXIT.
+    /// In `child` of EXIT: the process ended.
     pub const ENDED: u32 = 1;
-    /// In `child` of EXIT: the bit that the signal begins at.
+    /// In `child` of EXIT: the lowest bit of the signal.
     pub const SIGNAL: u32 = 8;
 }

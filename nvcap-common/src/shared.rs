@@ -1,4 +1,4 @@
-//! Maps: what both sides know of processes, channels, tokens and stores; and the BPF programs' settings and counters.
+//! Maps: the common knowledge of processes, channels, tokens and stores; and the BPF programs' settings and counters.
 
 /// A traced process, in PROCS by thread group id.
 #[repr(C)]
@@ -14,7 +14,7 @@ pub struct Proc {
 pub mod proc_flag {
     /// Children become traced.
     pub const FOLLOW: u32 = 1;
-    /// Record its ioctls.
+    /// The process's ioctls are recorded.
     pub const IOCTLS: u32 = 2;
     /// The next exec keeps the address space's number (the command that nvcap starts).
     pub const KEEP: u32 = 4;
@@ -24,26 +24,26 @@ pub mod proc_flag {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Birth {
-    /// CLOCK_MONOTONIC, ns: after the thread inherited its maker's breakpoints, and before it runs.
+    /// CLOCK_MONOTONIC, ns: a time after the thread inherited its maker's breakpoints, and before it runs.
     pub time_ns: u64,
-    /// Breakpoints that it inherited, then zeros: of each the number of the event that it is a copy of (PERF_EVENT_IOC_ID), with [`Birth::IDLE`]
-    /// where the copy runs no program.
+    /// Inherited breakpoints, then zeros. A breakpoint is the number of the event of which it is a copy (PERF_EVENT_IOC_ID), with
+    /// [`Birth::IDLE`] if the copy runs no program.
     pub breakpoints: [u64; Birth::MOST],
 }
 
 /// Breakpoint that a thread inherited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inherited {
-    /// Number of the event that it is a copy of.
+    /// Number of the event of which the breakpoint is a copy.
     pub number: u64,
-    /// The copy runs a program: the event had one when it was copied.
+    /// True if the copy runs a program, because the event had one when it was copied.
     pub runs: bool,
 }
 
 impl Birth {
-    /// Most breakpoints in a [`Birth`]: twice the registers of a thread, of which the kernel may lose count.
+    /// The most breakpoints in a [`Birth`]: twice the registers of a thread, whose use the kernel may miscount.
     pub const MOST: usize = 8;
-    /// In [`Birth::breakpoints`]: it runs no program.
+    /// In [`Birth::breakpoints`]: the breakpoint runs no program.
     pub const IDLE: u64 = 1 << 63;
 
     /// Returns the breakpoints that the thread inherited.
@@ -68,15 +68,15 @@ pub struct Space {
 
 /// A channel as the BPF programs see it, in CHANNELS by index.
 ///
-/// `claim` is a lock that nobody waits for. A program that adds 1 to it and finds 0 owns the channel, until it has
-/// subtracted the claims that it served and got 0 back; a program that finds more leaves the work to the owner. Only the
-/// owner writes `done`, `seen` and `extended`; the user program sets the other fields before it links the channel.
+/// `claim` is a lock for which nobody waits. A program that adds 1 to it and finds 0 owns the channel until it has subtracted the claims that it
+/// served and got 0 back. A program that finds more leaves the work to the owner. Only the owner writes `done`, `seen` and `extended`; the user
+/// program sets the other fields before it links the channel.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SharedChannel {
     /// Claims since the channel was last free.
     pub claim: u64,
-    /// Ring position up to which everything was reported (or reported as a gap).
+    /// Ring position up to which everything was reported, as entries or as a gap.
     pub done: u64,
     /// Ring position of the newest GP_PUT seen.
     pub seen: u64,
@@ -92,35 +92,35 @@ pub struct SharedChannel {
     pub live: u32,
     /// Index + 1 of the next channel of the space, 0 at the end.
     pub next: u32,
-    /// Its address space.
+    /// Address space of the channel.
     pub space: u32,
-    /// Doorbells whose token named it.
+    /// Number of doorbells whose token named the channel.
     pub hits: u64,
-    /// Doorbells that found nothing new.
+    /// Number of doorbells that found nothing new.
     pub empty: u64,
-    /// Doorbells since the last read of USERD at which it could not be read. The owner's.
+    /// Number of doorbells since the last read of USERD at which USERD could not be read. Written by the owner.
     pub unread: u64,
     /// Reads of USERD.
     pub looks: u64,
-    /// Key in XLATE of the translation of its GPU addresses; 0 when they are the process's own addresses.
+    /// Key in XLATE of the translation of the channel's GPU addresses; 0 if they are the process's own addresses.
     pub xlate: u32,
     /// Number of reads of GP_PUT in a row that equalled the process's own copy, or [`crate::NEVER`]. Written by the owner.
     pub agreed: u32,
     /// [`crate::Windows`] sent. Written by the owner.
     pub windows: u32,
-    /// Looks that found GP_PUT beyond the ring: it is none, or the ring is another. The owner's.
+    /// Number of looks that found GP_PUT beyond the ring: the value is no GP_PUT, or the ring is another. Written by the owner.
     pub beyond: u32,
-    /// Nonzero: its token is known, and scans for other tokens leave its entries to its own doorbell, once that was rung.
+    /// Nonzero: the channel's token is known, and scans for other tokens leave its entries to its own doorbell, once that was rung.
     pub owned: u32,
-    /// GP_PUT where it began to be followed: scans do not note a channel that is still there.
+    /// GP_PUT at which following the channel began: scans do not note a channel that is still there.
     pub start: u32,
     /// Doorbells since the last look at the ring, which were left to a later look ([`Mode::every`]).
     pub waiting: u64,
-    /// CLOCK_MONOTONIC of the first of them, ns.
+    /// CLOCK_MONOTONIC of the first of these doorbells, ns.
     pub waiting_since: u64,
-    /// Doorbells that were counted, and at which its ring was not read.
+    /// Number of doorbells that were counted, and at which the channel's ring was not read.
     pub counted: u64,
-    /// Doorbells of `counted` that were at an execution breakpoint.
+    /// Number of doorbells of `counted` that were at an execution breakpoint.
     pub counted_before: u64,
 }
 
@@ -128,7 +128,7 @@ pub struct SharedChannel {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenKey {
-    /// Address of the doorbell word: tokens are unique per GPU only.
+    /// Address of the doorbell word, which is needed because tokens are unique per GPU only.
     pub doorbell: u64,
     /// Address space.
     pub space: u32,
@@ -142,21 +142,21 @@ pub struct TokenKey {
 pub struct TokenValue {
     /// Index of the channel.
     pub channel: u32,
-    /// Certainty of that channel, one of [`trust`].
+    /// Certainty of the channel, one of [`trust`].
     pub trust: u32,
-    /// Doorbells in a row at which the channel had nothing new, where `trust` is [`trust::CONCLUDED`]. The BPF programs'.
+    /// Number of doorbells in a row at which the channel had nothing new, if `trust` is [`trust::CONCLUDED`]. Written by the BPF programs.
     pub misses: u32,
 }
 
 /// Certainty of a token's channel, in [`TokenValue::trust`].
 pub mod trust {
-    /// The driver or the user told it: no doorbell with it scans.
+    /// Told by the driver or the user: no doorbell with the token scans.
     pub const TOLD: u32 = 0;
-    /// Not known. Each doorbell with it notes the GP_PUT of all channels, and scans them when the channel has nothing new.
+    /// Not known. Each doorbell with the token notes the GP_PUT of all channels, and scans them when the channel has nothing new.
     pub const GUESS: u32 = 1;
     /// Concluded from the rings. A doorbell scans after [`crate::MISSES`] in a row at which the channel had nothing new.
     pub const CONCLUDED: u32 = 2;
-    /// It is not known whether the doorbell is of the channel's GPU: a doorbell at which the channel has nothing new scans.
+    /// Uncertain whether the doorbell is of the channel's GPU: a doorbell at which the channel has nothing new scans.
     pub const MAYBE: u32 = 3;
 }
 
@@ -172,7 +172,7 @@ pub struct SiteKey {
     pub pad: u32,
 }
 
-/// Value of SITES: what is known of a store instruction that rings a doorbell.
+/// Value of SITES: the facts about a store instruction that rings a doorbell.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteValue {
@@ -184,13 +184,13 @@ pub struct SiteValue {
     pub word: u32,
     /// Nonzero: the BPF programs are to send [`crate::Windows`].
     pub learn: u32,
-    /// Register that holds the doorbell's address less `displacement`, of a store that an execution breakpoint stops at.
+    /// Register that holds the doorbell's address less `displacement`, for a store at which an execution breakpoint stops.
     pub base: u32,
-    /// Bytes of that store's instruction.
+    /// Length of the store's instruction, bytes.
     pub len: u32,
     /// Bytes that the store adds to the address in register `base`.
     pub displacement: i64,
-    /// The doorbell's offset in its page of 4 KiB: what the store writes elsewhere is no doorbell.
+    /// The doorbell's offset in its page of 4 KiB. What the store writes at other offsets is no doorbell.
     pub offset: u32,
     /// Unused, 0.
     pub pad: u32,
@@ -211,20 +211,20 @@ pub struct Range {
 /// The most ranges of one GPU address space in XLATE, a power of two.
 pub const RANGES: usize = 256;
 
-/// Value of XLATE: where the addresses of a GPU address space lie in the process.
+/// Value of XLATE: the places of a GPU address space's addresses in the process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges {
     /// Valid ranges.
     pub count: u32,
-    /// Nonzero: an address outside all ranges is not mapped in the process; 0: it is the same address in the process.
+    /// Nonzero: an address outside all ranges is not mapped in the process. 0: the process has it at the same address.
     pub complete: u32,
     /// Sorted by GPU address, not overlapping.
     pub ranges: [Range; RANGES],
 }
 
-/// A request to the BPF program `table` for an operation on one of the hash maps, and its result: the first element of
-/// REQUEST. The user program writes it and then runs `table`; nothing else reads it.
+/// A request to the BPF program `table` for an operation on one of the hash maps, and its result. It is the first element of REQUEST. The user
+/// program writes it and then runs `table`; nothing else reads it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
@@ -276,9 +276,9 @@ pub mod request {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Doorbell traps of traced processes.
+    /// Number of doorbell traps of traced processes.
     pub hits: u64,
-    /// Traps in processes that are not traced (a breakpoint inherited by a child that is not followed).
+    /// Number of traps in processes that are not traced (a breakpoint inherited by a child that is not followed).
     pub foreign: u64,
     /// Traps at a store not decoded yet.
     pub unknown_site: u64,
@@ -286,7 +286,7 @@ pub struct Stats {
     pub unknown_token: u64,
     /// Scans of all channels of a process.
     pub scans: u64,
-    /// Doorbells whose work was put off because the ring buffer was full: it is done at a later one, or by nvcap.
+    /// Doorbells whose work was postponed because the ring buffer was full: a later doorbell does it, or nvcap.
     pub deferred: u64,
     /// Walks that stopped early because one trap may take only so many steps.
     pub cut: u64,
@@ -302,41 +302,41 @@ pub struct Stats {
     pub cached_put_wrong: u64,
     /// Stacks dropped because their ring buffer was full.
     pub stacks_lost: u64,
-    /// Doorbells whose stack was not asked for, where one in so many is.
+    /// Doorbells whose stack was not taken because only one in so many is.
     pub stacks_passed: u64,
     /// Traps of `hits` that were at an execution breakpoint, before the doorbell was rung.
     pub before: u64,
-    /// Traps at a doorbell behind an execution breakpoint that had looked already.
+    /// Traps at a doorbell behind an execution breakpoint whose program had already looked.
     pub again: u64,
     /// Doorbells whose entries were left to a later look ([`Mode::every`]).
     pub put_off: u64,
-    /// Doorbells that were counted, and whose entries nobody reads.
+    /// Doorbells that were counted, and whose entries are not read.
     pub counted: u64,
-    /// SIGTRAPs by debug exceptions without a cause, of traced processes.
+    /// SIGTRAPs for debug exceptions without a cause, in traced processes.
     pub stray: u64,
 }
 
-/// At which doorbells rings are read: set before the programs are loaded.
+/// Choice of the doorbells at which rings are read, set before the programs are loaded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// A channel's ring is read at one doorbell in so many: 1 at each, 0 at none. Doorbells whose channel is not certain read it
-    /// anyhow, for that makes it known.
+    /// Number of doorbells of a channel of which one reads its ring: 1 for each, 0 for none. A doorbell whose channel is not certain reads the
+    /// ring in any case, because this makes the channel known.
     pub every: u64,
-    /// And where the first doorbell that was left to a later look was so long ago, ns.
+    /// Time since the first doorbell that was left to a later look after which the ring is read, too, ns.
     pub within_ns: u64,
 }
 
 impl Mode {
-    /// Each doorbell reads.
+    /// Mode in which each doorbell reads.
     pub const EACH: Self = Self {
         every: 1,
         within_ns: 0,
     };
 }
 
-/// Layout of the Python frames of a process, for walking them, in PYTHONS by address space. Byte offsets, [`crate::NO_FIELD`] where
-/// the version has no such field. Written by the user program.
+/// Layout of the Python frames of a process, for walking them, in PYTHONS by address space. All are byte offsets; [`crate::NO_FIELD`] if the
+/// version has no such field. Written by the user program.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonWalk {
@@ -344,30 +344,30 @@ pub struct PythonWalk {
     pub known: u32,
     /// In a thread state: the newest frame, or a pointer to the structure that has it.
     pub state_frame: u32,
-    /// In that structure: the newest frame.
+    /// In the structure to which `state_frame` points: the newest frame.
     pub cframe_frame: u32,
     /// In a thread state: the thread's id.
     pub state_thread: u32,
     /// Bytes of a frame that hold all fields below, up to [`crate::MOST_PYTHON_SPAN`].
     pub span: u32,
-    /// In a frame: its caller's.
+    /// In a frame: its caller's frame.
     pub previous: u32,
     /// In a frame: the code object, with a tag in its lowest 3 bits.
     pub code: u32,
     /// In a frame: the instruction.
     pub instruction: u32,
-    /// Its size: 4 or 8.
+    /// Size of the instruction field: 4 or 8.
     pub instruction_bytes: u32,
-    /// In a frame: a byte that says who owns it.
+    /// In a frame: the byte that names the frame's owner.
     pub owner: u32,
-    /// Owners from this one on are the interpreter itself.
+    /// First owner that means the interpreter itself; greater ones mean it, too.
     pub first_inner_owner: u32,
-    /// In a frame: a byte that says whether a call of the interpreter began with it.
+    /// In a frame: the byte that tells whether a call of the interpreter began with the frame.
     pub entry: u32,
 }
 
-/// A thread of a Python, in PYTHON_THREADS at one of [`crate::PYTHON_PROBES`] places from [`crate::python_place`] on. Written
-/// by the user program, `tid` last.
+/// A thread of a Python, in PYTHON_THREADS at one of the [`crate::PYTHON_PROBES`] places from [`crate::python_place`] on. Written by the user
+/// program, which writes `tid` last.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonThread {
@@ -375,9 +375,9 @@ pub struct PythonThread {
     pub tid: u32,
     /// Address space.
     pub space: u32,
-    /// Address of its thread state.
+    /// Address of the thread's state.
     pub state: u64,
-    /// Thread id that the thread state has: another one there says that the state is another thread's by now.
+    /// Thread id in the thread state. If another id is there, the state belongs to another thread by now.
     pub id: u64,
 }
 
@@ -389,7 +389,7 @@ pub struct Config {
     pub uvm_major: u32,
     /// Major number of /dev/nvidiactl and /dev/nvidiaN.
     pub nvidia_major: u32,
-    /// Mixed into opaque file numbers so that no kernel address leaves the kernel.
+    /// Number that is mixed into opaque file numbers, so that no kernel address leaves the kernel.
     pub secret: u64,
     /// Nonzero: GP_GET is read at every doorbell, not at every [`crate::GET_EVERY`]th.
     pub gp_get: u32,
@@ -431,7 +431,7 @@ pub struct Offsets {
     pub vma_flags: u32,
     /// `vm_area_struct.vm_file`
     pub vma_file: u32,
-    /// `task_struct.perf_event_ctxp`, its last element where it is an array.
+    /// `task_struct.perf_event_ctxp`; its last element if it is an array.
     pub task_events: u32,
     /// `perf_event_context.event_list`
     pub context_events: u32,

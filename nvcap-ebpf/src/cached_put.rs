@@ -1,11 +1,11 @@
 //! The process's own copy of GP_PUT, which is cheap to read.
 //!
 //! GP_PUT lies in video memory, and a read over PCIe costs a microsecond. The submitting library keeps a copy in its own
-//! memory, near an address that a register holds at the doorbell's store. The user program finds out where, from the
-//! windows that [`show`] sends (`source/trap/cached_put.rs` there); nothing here depends on a version of libcuda. The copy
-//! is trusted for a channel only after it equalled GP_PUT [`AGREED`] times in a row, and it is compared again whenever
-//! GP_PUT is read. Once it was ahead of GP_PUT it is never trusted again: entries that were captured too early then count
-//! as lost. A copy that lags costs only time: where it shows nothing new, GP_PUT is read from USERD.
+//! memory, near an address that a register holds at the doorbell's store. The user program finds its place from the
+//! windows that [`show`] sends (`trap/cached_put.rs` there); nothing here depends on a version of libcuda. The copy is
+//! trusted for a channel only after it equalled GP_PUT [`AGREED`] times in a row, and it is compared again whenever GP_PUT
+//! is read. Once it was ahead of GP_PUT it is never trusted again, and entries that were captured too early count as lost.
+//! A copy that lags costs only time: if it shows nothing new, GP_PUT is read from USERD.
 
 use aya_ebpf::{cty::c_void, helpers::generated::bpf_probe_read_user};
 use nvcap_common::{
@@ -19,7 +19,7 @@ use crate::{
     walk::Walk,
 };
 
-/// Reads the copy, where its place is known for this store.
+/// Reads the copy, if its place is known for this store.
 #[inline(always)]
 pub fn prepare(w: &mut Walk, site: SiteValue) {
     w.learn = site.learn;
@@ -37,7 +37,7 @@ pub fn prepare(w: &mut Walk, site: SiteValue) {
     }
 }
 
-/// Reads GP_PUT, and GP_GET every now and then, in the cheapest way.
+/// Reads GP_PUT in the cheapest way, and GP_GET from time to time.
 #[inline(always)]
 pub fn positions(w: &Walk, c: &mut SharedChannel) -> Option<(u32, u32)> {
     // The registers belong to the channel that was rung, not to the others of a scan.
@@ -78,20 +78,21 @@ pub fn positions(w: &Walk, c: &mut SharedChannel) -> Option<(u32, u32)> {
     positions
 }
 
-/// The copy in `own`, which was read first, is a few entries ahead of `put`.
+/// Tells whether the copy in `own`, which was read first, is a few entries ahead of `put`.
 #[inline(always)]
 fn ahead(own: u32, put: u32, c: &SharedChannel) -> bool {
     let by = own.wrapping_sub(put) & (c.entries - 1);
     by != 0 && by <= FEW as u32
 }
 
-/// A read of GP_PUT (in `w.put`) shows that the copy is ahead: the process writes it before GP_PUT, or it is no copy.
+/// Tells whether a read of GP_PUT (in `w.put`) shows that the copy is ahead: the process writes it before GP_PUT, or it is
+/// no copy.
 #[inline(always)]
 pub fn is_ahead(w: &Walk, c: &SharedChannel) -> bool {
     w.own != NO_OWN && w.scanning == 0 && c.agreed != NEVER && ahead(w.own, w.put, c)
 }
 
-/// True within 64 KiB of the address.
+/// Tells whether `to` is within 64 KiB of `from`.
 #[inline(always)]
 fn is_near(from: u64, to: u64) -> bool {
     from.wrapping_sub(to).wrapping_add(1 << 16) < 1 << 17

@@ -1,9 +1,9 @@
 //! Walks a channel's ring: new entries and their pushbuffer bytes go into the ring buffer.
 //!
-//! A walk is a small state machine in a per-processor map, so that it can go on over as many steps as the kernel allows in
+//! A walk is a small state machine in a per-processor map. It can so continue over as many steps as the kernel allows in
 //! one program, and in further programs by tail call. A walk that cannot go on (ring buffer full, too many entries for one
-//! trap) leaves the channel's `done` at the first entry that was not wholly reported: the next doorbell of the channel, or
-//! the user program, reports that entry again.
+//! trap) leaves the channel's `done` at the first entry that was not completely reported. The next doorbell of the channel,
+//! or the user program, reports that entry again.
 
 use nvcap_common::{
     AGREED, BATCH, CHUNK, CLASSES, Data, Gap, Header, NEVER, NO_OWN, NO_TOKEN, RANGES,
@@ -22,10 +22,10 @@ const PAGE: u64 = 4096;
 
 /// Flag in [`Walk::deferred`]: the ring buffer was full.
 const PUT_OFF: u32 = 1;
-/// It has been counted.
+/// Flag in [`Walk::deferred`]: the postponed work has been counted.
 const PUT_OFF_COUNTED: u32 = 2;
 
-/// Starts with the channel that the token names, or else scans all channels.
+/// Starts with the channel that the token names; without one, scans all channels.
 #[inline(always)]
 pub fn begin(w: &mut Walk) {
     w.advanced = 0;
@@ -53,8 +53,8 @@ pub fn begin(w: &mut Walk) {
     scan(w, scanning::TAKE);
 }
 
-/// One step; false when the walk is at its end. A step runs through as many phases as follow each other directly: a
-/// doorbell with one entry takes two steps.
+/// Makes one step; false when the walk is at its end. A step runs through as many phases as follow each other directly, so
+/// that a doorbell with one entry takes two steps.
 #[inline(always)]
 pub fn step() -> bool {
     let Some(at) = walk::phase_at() else {
@@ -87,7 +87,8 @@ pub fn step() -> bool {
     phase() < phase::DONE
 }
 
-/// The phases as global functions: the verifier checks each once, by itself, not once for each way through those before it.
+/// The phases as global functions: the verifier checks each once, separately, and not once for each path through the phases
+/// before it.
 macro_rules! global {
     ($($name:ident is $phase:ident,)*) => { $(
         #[unsafe(no_mangle)]
@@ -169,8 +170,8 @@ fn look(w: &mut Walk) {
     w.phase = phase::BATCH;
 }
 
-/// Stops trusting the process's own copy of GP_PUT. Entries beyond GP_PUT that were captured because of it may differ from
-/// those submitted: they count as lost, and are captured again when they are rung for.
+/// Stops trusting the process's own copy of GP_PUT. Entries beyond GP_PUT that were captured because of the copy may differ
+/// from the submitted ones: they count as lost, and are captured again when they are rung for.
 #[inline(always)]
 fn step_back(w: &Walk, c: &mut SharedChannel) -> bool {
     if c.agreed >= AGREED {
@@ -299,13 +300,13 @@ fn batch(w: &mut Walk) {
     w.phase = phase::ENTRY;
 }
 
-/// An entry of the batch.
+/// Returns an entry of the batch.
 #[inline(always)]
 fn nth(w: &Walk, index: u32) -> u64 {
     w.batch[((w.first + index) & (BATCH as u32 - 1)) as usize]
 }
 
-/// A control entry, which may set the extended base.
+/// Takes a control entry, which may set the extended base.
 #[inline(always)]
 fn control(c: &mut SharedChannel, e: u64) {
     if raw::opcode(e) == raw::SET_EXTENDED_BASE {
@@ -345,7 +346,7 @@ fn entry(w: &mut Walk) {
     start_translation(w, c);
 }
 
-/// Continues the search for the process's address of `address`.
+/// Starts the search for the process's address of `address`.
 #[inline(always)]
 fn start_translation(w: &mut Walk, c: &SharedChannel) {
     w.room = u64::MAX;
@@ -361,7 +362,7 @@ fn start_translation(w: &mut Walk, c: &SharedChannel) {
 /// An address that cannot be read.
 const NOWHERE: u64 = 1 << 63;
 
-/// One step of a binary search among the channel's ranges: the verifier checks one step, however long the search.
+/// Makes one step of a binary search among the channel's ranges. The verifier checks one step, however long the search is.
 #[inline(always)]
 fn translate(w: &mut Walk) {
     let Some(c) = channel(w.channel) else {
@@ -489,7 +490,8 @@ fn chunk<const SIZE: usize>(w: &mut Walk, span: u32, to_page_end: u32) {
     }
 }
 
-/// Marks everything that the walk reported whole as done; control entries, which have no bytes, with their batch.
+/// Marks everything as done that the walk has reported completely. Control entries, which have no bytes, are done with
+/// their batch.
 #[inline(always)]
 fn settle(w: &Walk, c: &mut SharedChannel) {
     if w.count == 0 {
@@ -536,7 +538,7 @@ fn release(w: &mut Walk) {
     }
 }
 
-/// Gives the channel back in any case: the next doorbell reports entries that came meanwhile.
+/// Gives the channel back in any case. The next doorbell reports entries that came meanwhile.
 #[inline(always)]
 fn give_up(w: &mut Walk, c: &mut SharedChannel) {
     for _ in 0..16 {

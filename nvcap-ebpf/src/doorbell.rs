@@ -1,7 +1,7 @@
-//! The programs that a hit on a doorbell breakpoint runs: who rang, with what token, and then the walk.
+//! The programs that a hit on a doorbell breakpoint runs. They find the process and the token, and then walk the ring.
 //!
-//! Two forms of the same program, chosen at load: with bpf_loop (Linux 5.17 and later), and with a bounded loop that
-//! goes on by tail call.
+//! The program has two forms, of which one is chosen at load: with bpf_loop (Linux 5.17 and later), and with a bounded loop that
+//! continues by tail call.
 
 use aya_ebpf::{
     cty::c_void,
@@ -18,11 +18,12 @@ use crate::{
     walk::{self, Walk, phase},
 };
 
-/// A watchpoint's trap this long after that of an execution breakpoint at the same store may be of the store's next execution, ns.
+/// Time after the trap of an execution breakpoint from which a watchpoint's trap at the same store may be of the store's next
+/// execution, ns.
 const SAME_STORE_NS: u64 = 100_000;
 /// Steps of one walk with bpf_loop.
 const STEPS: u32 = 1 << 17;
-/// Without it: steps of one program, and programs in a row.
+/// Steps of one program without bpf_loop, and number of programs in a row.
 const STEPS_A_ROUND: u32 = 128;
 const ROUNDS: u32 = 32;
 
@@ -62,8 +63,8 @@ pub fn doorbell_more(ctx: PerfEventContext) -> u32 {
     0
 }
 
-/// A step as a global function: the verifier checks it once, by itself, instead of once for each round of the calling loop
-/// and each state of it. It returns 0 at the walk's end.
+/// A step as a global function: the verifier checks it once, separately, and not once for each round and each state of the calling
+/// loop. It returns 0 at the walk's end.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn nvcap_step() -> u32 {

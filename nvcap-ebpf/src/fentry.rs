@@ -1,8 +1,8 @@
-//! The records that the kprobes of `mmap` and `ioctl` give, from fentry and fexit on the driver's functions.
+//! fentry and fexit on the driver's functions. They give the same records as the kprobes of `mmap` and `ioctl`.
 //!
 //! The context holds the function's arguments in order and, at its exit, the result behind them. They are read as memory
-//! and not by `ctx.arg()`: the verifier would track them as kernel pointers, and refuse to let one be hashed into an opaque
-//! number.
+//! and not by `ctx.arg()`, because the verifier would then track them as kernel pointers, and refuse to let one be hashed
+//! into an opaque number.
 
 use aya_ebpf::{
     EbpfContext,

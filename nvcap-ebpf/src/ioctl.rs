@@ -1,7 +1,8 @@
 //! Every ioctl on the driver's device files, with the parameters that its argument points to.
 //!
 //! The layouts used here (NVOS21, NVOS54, NVOS64, nv_ioctl_nvos33_parameters_with_fd, nv_ioctl_xfer_t) have kept the
-//! offsets of pointer and file descriptor in all drivers from 515 to 595; changes came behind those.
+//! offsets of pointer and file descriptor in all drivers from 515 to 595. Changes were made only behind these
+//! fields.
 
 use aya_ebpf::{
     cty::c_void,
@@ -23,7 +24,7 @@ use crate::{
 #[derive(Clone, Copy)]
 struct Pending {
     request: u32,
-    /// 1 ioctl, 2 mmap, 3 munmap
+    /// System call: 1 ioctl, 2 mmap, 3 munmap.
     call: u32,
     arg: u64,
     nested: u64,
@@ -36,7 +37,7 @@ struct Pending {
 
 #[map]
 static PENDING: HashMap<u64, Pending> = HashMap::with_max_entries(8192, 0);
-/// Argument sizes of UVM requests: the request numbers do not contain them.
+/// Argument sizes of UVM requests, whose request numbers do not contain them.
 #[map]
 static UVM_SIZES: Array<u32> = Array::with_max_entries(256, 0);
 
@@ -49,7 +50,7 @@ const NV_ESC_RM_CONTROL: u32 = 0x2a;
 const NV_ESC_RM_ALLOC: u32 = 0x2b;
 const NV_ESC_RM_MAP_MEMORY: u32 = 0x4e;
 const NV_ESC_IOCTL_XFER_CMD: u32 = 0xd3;
-/// Bytes to copy of parameters whose size the argument does not give.
+/// Number of bytes that are copied of parameters whose size the argument does not give.
 const GUESS: u64 = 512;
 
 #[inline(always)]
@@ -72,7 +73,7 @@ fn size_of_argument(request: u32, uvm: bool) -> u32 {
     }
 }
 
-/// Emits a record with `len` bytes of the process's memory behind it, in the smallest of three sizes.
+/// Emits a record followed by `len` bytes of the process's memory, in the smallest of three sizes.
 macro_rules! with_bytes {
     ($record:expr, $t:ty, $len:expr, $from:expr, $wake:expr) => {{
         let len: u64 = $len;
@@ -145,7 +146,7 @@ fn nested(address: u64, full_len: u64, flags: u16, wake: u64) {
     );
 }
 
-/// An ioctl on one of the driver's files begins.
+/// Records the beginning of an ioctl on one of the driver's files.
 #[inline(always)]
 fn enter(file: u64, fd: i32, request: u32, arg: u64) {
     let Some(dev) = kernel::nvidia_device(file) else {
@@ -213,7 +214,7 @@ fn enter(file: u64, fd: i32, request: u32, arg: u64) {
     let _ = PENDING.insert(thread(), pending, 0);
 }
 
-/// An ioctl returns.
+/// Records the return of an ioctl.
 #[inline(always)]
 fn exit(pending: &Pending, result: i64) {
     with_bytes!(
@@ -360,7 +361,7 @@ pub fn kretprobe_ioctl(ctx: RetProbeContext) -> u32 {
     0
 }
 
-/// Entry of an ioctl seen at the driver's own function.
+/// Records the entry of an ioctl that was seen at the driver's own function.
 #[inline(always)]
 pub fn begin(file: u64, request: u32, arg: u64) {
     let (pid, _) = kernel::ids();
@@ -369,7 +370,7 @@ pub fn begin(file: u64, request: u32, arg: u64) {
     }
 }
 
-/// Return of an ioctl seen at the driver's own function.
+/// Records the return of an ioctl that was seen at the driver's own function.
 #[inline(always)]
 pub fn end(result: i64) {
     let key = thread();

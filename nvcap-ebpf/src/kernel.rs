@@ -48,7 +48,7 @@ pub fn offsets() -> Offsets {
     OFFSETS.load()
 }
 
-/// Reads 8 bytes of kernel memory; 0 where it cannot.
+/// Reads 8 bytes of kernel memory; 0 if they cannot be read.
 #[inline(always)]
 pub fn read64(base: u64, offset: u32) -> u64 {
     let mut v = 0u64;
@@ -63,7 +63,7 @@ pub fn read64(base: u64, offset: u32) -> u64 {
     v
 }
 
-/// Reads 4 bytes of kernel memory; 0 where it cannot.
+/// Reads 4 bytes of kernel memory; 0 if they cannot be read.
 #[inline(always)]
 pub fn read32(base: u64, offset: u32) -> u32 {
     let mut v = 0u32;
@@ -78,7 +78,7 @@ pub fn read32(base: u64, offset: u32) -> u32 {
     v
 }
 
-/// Reads 8 bytes of the process's memory; 0 where it cannot.
+/// Reads 8 bytes of the process's memory; 0 if they cannot be read.
 #[inline(always)]
 pub fn user64(at: u64) -> u64 {
     let mut v = 0u64;
@@ -87,7 +87,7 @@ pub fn user64(at: u64) -> u64 {
     v
 }
 
-/// Reads 4 bytes of the process's memory; 0 where it cannot.
+/// Reads 4 bytes of the process's memory; 0 if they cannot be read.
 #[inline(always)]
 pub fn user32(at: u64) -> u32 {
     let mut v = 0u32;
@@ -122,7 +122,7 @@ pub fn comm_into(name: &mut [u8; 16]) {
     unsafe { bpf_get_current_comm(name.as_mut_ptr().cast(), 16) };
 }
 
-/// A header for now and for this thread.
+/// Makes a header with the present time and this thread.
 #[inline(always)]
 pub fn header(kind: u16) -> Header {
     let (pid, tid) = ids();
@@ -160,7 +160,7 @@ pub fn device_of(file: u64) -> u32 {
     read32(read64(file, o.file_inode), o.inode_rdev)
 }
 
-/// The device number, if it is one of the NVIDIA driver's.
+/// The device number of a file, if it is one of the NVIDIA driver's.
 #[inline(always)]
 pub fn nvidia_device(file: u64) -> Option<u32> {
     let dev = device_of(file);

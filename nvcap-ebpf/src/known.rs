@@ -1,8 +1,8 @@
-//! Findings that are kept of the last doorbell on this processor. The next one mostly comes from the same process, store and channel, and is
-//! spared the look-ups in three hash maps.
+//! Results of the last doorbell on this processor. The next doorbell mostly comes from the same process, store and channel, and so needs no
+//! look-ups in three hash maps.
 //!
-//! Invariant: what is kept was found in the generation that it names, and whoever changes one of these maps begins another generation
-//! after that. So nothing outlives a change, and a doorbell beside one is treated as if it had come just before.
+//! Invariant: kept results were found in the generation that they name. A program that changes one of these maps begins another generation
+//! afterwards. So no result outlives a change, and a doorbell that comes during a change is treated as if it had come just before.
 
 use nvcap_common::{Proc, SiteKey, SiteValue, TokenValue, trust};
 
@@ -11,7 +11,7 @@ use crate::{
     walk::{Known, Walk, token_key},
 };
 
-/// The address space of the process, if it is traced. Where that is known, its store is, too.
+/// Returns the address space of the process, if the process is traced. If the result is known, so is the store.
 #[inline(always)]
 pub fn space(w: &Walk, pid: u32, generation: u64) -> Option<u32> {
     let k = &w.known;
@@ -21,7 +21,7 @@ pub fn space(w: &Walk, pid: u32, generation: u64) -> Option<u32> {
     traced(pid).map(|Proc { space, .. }| space)
 }
 
-/// Returns what is known of the store at `ip`.
+/// Returns the known facts about the store at `ip`.
 #[inline(always)]
 pub fn site(w: &Walk, pid: u32, generation: u64) -> Option<SiteValue> {
     let k = &w.known;
@@ -37,7 +37,7 @@ pub fn site(w: &Walk, pid: u32, generation: u64) -> Option<SiteValue> {
     SITES.get_ptr(key).map(|site| unsafe { *site })
 }
 
-/// Finds the token's channel; false if there is none. What was found is kept, where the trap was at `ip`, a store that is known.
+/// Finds the token's channel; false if there is none. The result is kept if the trap was at `ip`, a known store.
 #[inline(always)]
 pub fn token(w: &mut Walk, (pid, ip): (u32, u64), site: &SiteValue, generation: u64) -> bool {
     let k = &w.known;

@@ -2,13 +2,13 @@
 //!
 //! - `doorbell`: the programs that a hit on the doorbell breakpoint runs.
 //! - `capture`: walks a channel's ring and copies entries and pushbuffer bytes; `walk` holds its state from step to step.
-//! - `ioctl`, `mmap`, `process`: the calls and processes that the driver model is made from.
+//! - `ioctl`, `mmap`, `process`: the calls and processes from which the driver model is made.
 //! - `fentry`: another way into `ioctl` and `mmap`.
-//! - `read`: reading the traced process's memory, video memory above all.
-//! - `stack`: the user stack of the thread that rang, where it is asked for.
-//! - `python`: its Python frames.
+//! - `read`: reads of the traced process's memory, mainly of video memory.
+//! - `stack`: the user stack of the thread that rang, if stacks are taken.
+//! - `python`: the Python frames of that thread.
 //! - `cached_put`: the process's own copy of GP_PUT, which is cheaper to read.
-//! - `table`: changes maps for the user program.
+//! - `table`: changes maps on behalf of the user program.
 //! - `kernel`: reading kernel structures by offsets found in BTF.
 //!
 //! Nothing here interprets a byte. All state that outlives a program run is in the maps of `maps`.
@@ -46,7 +46,7 @@ fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
-/// Architecture whose registers the programs read: nvcap's build script refuses programs for another one.
+/// Architecture whose registers the programs read. nvcap's build script refuses programs for another one.
 #[unsafe(link_section = "nvcap_arch")]
 #[unsafe(no_mangle)]
 static NVCAP_ARCH: [u8; 18] = if cfg!(bpf_target_arch = "aarch64") {

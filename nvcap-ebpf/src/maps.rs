@@ -14,18 +14,19 @@ use nvcap_common::{
     Stats, TokenKey, TokenValue,
 };
 
-/// Readable and writable by mmap from the user program.
+/// Flag of maps that the user program can read and write by mmap.
 pub const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 #[map]
 pub static RECORDS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
-/// Stacks, apart from all else: they are large, and must not take the room of entries. The loader sets its size.
+/// Ring buffer of stacks. It is separate because stacks are large, and must not take the room of entries. The loader sets its
+/// size.
 #[map]
 pub static STACKS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 pub static CONFIG: Array<Config> = Array::with_max_entries(1, 0);
-/// Indexed by processor. It is an array because the user program maps its memory, which is not possible for a per-processor
-/// map (`table.rs` says why it must map it). The loader makes it as long as there may be processors.
+/// Counters by processor. The map is an array, because the user program maps its memory, which is not possible for a
+/// per-processor map (`table.rs` gives the reason). The loader makes it as long as there may be processors.
 #[map]
 pub static STATS: Array<Stats> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
@@ -43,7 +44,7 @@ pub static XLATE: HashMap<u32, Ranges> = HashMap::with_max_entries(256, 0);
 /// Slot 0: the program that continues a walk (kernels without bpf_loop).
 #[map]
 pub static MORE: ProgramArray = ProgramArray::with_max_entries(1, 0);
-/// The number of the next address space: 0 stands for none, so counting starts at 1.
+/// Number of the next address space. 0 stands for none, so that counting starts at 1.
 #[map]
 pub static NEXT_SPACE: Array<u64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
@@ -51,13 +52,13 @@ pub static NEXT_SPACE: Array<u64> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
 static GENERATION: Array<u64> = Array::with_max_entries(1, 0);
 
-/// Nonzero while the reader waits for longer than it does between looks of its own.
+/// Nonzero while the reader waits for longer than between two looks of its own.
 #[map]
 pub static ASLEEP: Array<u32> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Does not wake the reader, which looks by itself every millisecond or so.
+/// Flag that does not wake the reader, which looks by itself every millisecond or so.
 pub const NO_WAKEUP: u64 = 1;
-/// Wakes the reader now.
+/// Flag that wakes the reader now.
 pub const WAKEUP: u64 = 2;
 const AVAIL_DATA: u64 = 0;
 const RING_SIZE: u64 = 1;
@@ -66,7 +67,7 @@ fn records() -> *mut c_void {
     (&raw const RECORDS).cast_mut().cast()
 }
 
-/// Adds and returns the previous value. Never relaxed: LLVM 22 then drops the fetch and returns the addend.
+/// Adds to a word and returns its previous value. Never relaxed: LLVM 22 then drops the fetch and returns the addend.
 #[inline(always)]
 pub fn fetch_add(p: *mut u64, v: u64) -> u64 {
     // SAFETY: callers pass pointers into map values.
@@ -103,11 +104,11 @@ pub fn discard(p: *mut u8) {
     unsafe { bpf_ringbuf_discard(p.cast(), NO_WAKEUP) }
 }
 
-/// Copies N words of 8 bytes into a record, each by itself: the compiler would call memcpy, which is a loop over bytes that the
-/// verifier goes through round by round.
+/// Copies N words of 8 bytes into a record, one by one. (The compiler would call memcpy, a loop over bytes that the verifier
+/// goes through round by round.)
 ///
 /// # Safety
-/// Both have room for them, at a multiple of 8.
+/// Both must have room for N words, at a multiple of 8.
 #[inline(always)]
 pub unsafe fn words<const N: usize>(to: *mut u64, from: *const u64) {
     for i in 0..N {
@@ -154,7 +155,7 @@ pub fn traced(pid: u32) -> Option<Proc> {
     PROCS.get_ptr(pid).map(|p| unsafe { *p })
 }
 
-/// PROCS, SITES or TOKENS has changed: what was found in them before is of an earlier generation.
+/// Takes note that PROCS, SITES or TOKENS has changed: earlier results from them belong to an earlier generation.
 #[inline(always)]
 pub fn changed() {
     if let Some(g) = GENERATION.get_ptr_mut(0) {

@@ -1,7 +1,7 @@
 //! Mappings of the driver's device files, and unmappings.
 //!
-//! One body with three ways in: kprobes on nvidia.ko's functions, fentry/fexit on them, raw tracepoints on all system calls
-//! (`ioctl` has the raw tracepoints, which both share).
+//! One body is reached in three ways: by kprobes on nvidia.ko's functions, by fentry/fexit on them, and by raw tracepoints
+//! on all system calls (in `ioctl`, which shares them).
 
 use aya_ebpf::{
     macros::{kprobe, kretprobe, map},
@@ -19,7 +19,7 @@ use crate::{
 #[map]
 static MAPPING: HashMap<u64, [u64; 2]> = HashMap::with_max_entries(4096, 0);
 
-/// Called at the return of mmap, where raw tracepoints are in use.
+/// Records a mapping. Called at the return of mmap, if raw tracepoints are in use.
 #[inline(always)]
 pub fn mapped(proc: Proc, file: u64, fd: i32, start: u64, size: u64, prot: u32) {
     let Some(dev) = kernel::nvidia_device(file) else {

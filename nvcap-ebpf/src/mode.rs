@@ -1,4 +1,4 @@
-//! Doorbells at which no ring is read, where the user asked for that: they are left to a later doorbell, or only counted.
+//! Doorbells at which no ring is read, if the user asked for that: they are left to a later doorbell, or only counted.
 
 use aya_ebpf::Global;
 use nvcap_common::{Mode, trust};
@@ -12,7 +12,7 @@ use crate::{
 #[unsafe(no_mangle)]
 static MODE: Global<Mode> = Global::new(Mode::EACH);
 
-/// Tells whether this doorbell's ring is left unread for now; then the doorbell has been noted.
+/// Tells whether this doorbell's ring is left unread for now. If so, the doorbell has been noted.
 #[inline(always)]
 pub fn passes(w: &Walk) -> bool {
     let mode = MODE.load();

@@ -1,7 +1,7 @@
 //! Processes and threads: forks, execs and exits of traced processes.
 //!
-//! Address spaces get their numbers here, at the moment they come to be, so that no doorbell of a child or of a newly
-//! executed program is ever taken for one of its parent or predecessor.
+//! Address spaces get their numbers here, at the moment when they begin, so that no doorbell of a child or of a newly executed program is
+//! ever taken for one of its parent or predecessor.
 
 use aya_ebpf::{
     macros::{map, raw_tracepoint},
@@ -21,21 +21,21 @@ const SIGTRAP: u32 = 5;
 const TRAP_BRKPT: u32 = 1;
 /// Offset of `si_code` in `struct kernel_siginfo`, which is that of siginfo_t.
 const INFO_CODE: u32 = 8;
-/// The bits of `task_struct.exit_code` that have the signal.
+/// The bits of `task_struct.exit_code` that hold the signal.
 const EXIT_SIGNAL: u32 = 0x7f;
 
-/// Birth of each thread: arming a running process uses them to tell which threads inherited their breakpoints.
+/// Birth of each thread. When a running process is armed, births tell which threads inherited their breakpoints.
 #[map]
 pub static BIRTHS: LruHashMap<u32, Birth> = LruHashMap::with_max_entries(16384, 0);
 
-/// Breakpoints of nothing that was born.
+/// Breakpoints of a record that is no birth.
 const NONE: [u64; Birth::MOST] = [0; Birth::MOST];
 /// `PERF_TYPE_BREAKPOINT`
 const BREAKPOINT: u32 = 5;
-/// Most events of a thread that are looked at for breakpoints: profilers have theirs among them.
+/// The most events of a thread that are searched for breakpoints: profilers have events of their own among them.
 const MOST_EVENTS: u32 = 32;
 
-/// Finds the breakpoints that a thread which does not run yet has inherited.
+/// Finds the breakpoints that a thread has inherited. The thread does not run yet.
 #[inline(always)]
 fn inherited(task: u64) -> [u64; Birth::MOST] {
     let o = kernel::offsets();
@@ -186,8 +186,8 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// signal_generate(signal, information, task, ...): where the kernel finds no cause of a debug exception, as where the machine lost which
-/// breakpoint it is of, it sends SIGTRAP with this code.
+/// signal_generate(signal, information, task, ...). If the kernel finds no cause of a debug exception, for example because the machine
+/// lost which breakpoint it belongs to, the kernel sends SIGTRAP with this code.
 #[raw_tracepoint(tracepoint = "signal_generate")]
 pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
     let (signal, info, task): (u64, u64, u64) = (ctx.arg(0), ctx.arg(1), ctx.arg(2));

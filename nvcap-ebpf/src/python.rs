@@ -1,6 +1,6 @@
-//! The Python frames of the thread that rang: addresses of code objects and instructions, which the user program gives names.
+//! The Python frames of the thread that rang: addresses of code objects and instructions. The user program finds their names.
 //!
-//! What is read may change meanwhile in no way: the thread stands in the trap, and its frames are its own.
+//! The frames cannot change during the walk, because the thread stands in the trap, and its frames are its own.
 
 use aya_ebpf::{
     macros::map,
@@ -18,7 +18,7 @@ use crate::{
     stack, walk,
 };
 
-/// By address space. The loader makes it as long as there may be spaces, where stacks are taken.
+/// Layouts by address space. If stacks are taken, the loader makes the map as long as there may be spaces.
 #[map]
 static PYTHONS: Array<PythonWalk> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map(name = "PYTHON_THREADS")]
@@ -30,7 +30,7 @@ const WORDS: usize = MOST_PYTHON_SPAN as usize / 8;
 #[map]
 static PYTHON_FRAME: PerCpuArray<[u64; WORDS]> = PerCpuArray::with_max_entries(1, 0);
 
-/// Takes the Python frames of the current thread. A global function: the verifier checks it once, by itself.
+/// Takes the Python frames of the current thread. It is a global function, so that the verifier checks it once, separately.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn nvcap_python() -> u32 {
@@ -105,7 +105,7 @@ pub extern "C" fn nvcap_python() -> u32 {
     1
 }
 
-/// The thread's state, if it is known and still the thread's; else 0.
+/// Returns the address of the thread's state, if it is known and still the thread's; else 0.
 #[inline(always)]
 fn state_of(tid: u32, space: u32, o: &PythonWalk) -> u64 {
     let first = python_place(tid);
@@ -122,7 +122,7 @@ fn state_of(tid: u32, space: u32, o: &PythonWalk) -> u64 {
     0
 }
 
-/// The word of a frame's bytes that begins at an offset, as far as it lies in the aligned word there.
+/// Returns the word at an offset in a frame's bytes, as far as it lies in the aligned word there.
 #[inline(always)]
 fn at(bytes: &[u64; WORDS], offset: u32) -> u64 {
     bytes[(offset / 8) as usize & (WORDS - 1)] >> (8 * (offset & 7))

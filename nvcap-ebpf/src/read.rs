@@ -1,5 +1,4 @@
-//! Reads of the traced process's memory in the doorbell program, made so that reads of video memory cost as little as
-//! possible.
+//! Reads of the traced process's memory in the doorbell program, at the lowest possible cost for video memory.
 
 use core::mem::MaybeUninit;
 
@@ -8,15 +7,15 @@ use nvcap_common::{GET_EVERY, NO_GET, SharedChannel};
 
 use crate::maps::CONFIG;
 
-/// Reads the process's memory; false where it cannot.
+/// Reads the process's memory; false if it cannot be read.
 #[inline(always)]
 pub fn read_user(to: *mut u8, len: u32, from: u64) -> bool {
     // SAFETY: callers bound len by the size behind `to`; the helper checks `from`.
     unsafe { bpf_probe_read_user(to.cast(), len, from as *const c_void) == 0 }
 }
 
-/// A value bounded by `MAX`, in a form that the verifier sees too: Linux 6.1's verifier forgets a bound once the value is
-/// shifted and truncated, and the compiler drops a second comparison unless the value is hidden from it.
+/// Bounds a value by `MAX`, in a form that the verifier recognizes. Linux 6.1's verifier forgets a bound once the value
+/// is shifted and truncated, and the compiler drops a second comparison unless the value is hidden from it.
 #[inline(always)]
 pub fn bounded<const MAX: u32>(len: u32) -> u32 {
     let len = core::hint::black_box(len);
@@ -49,10 +48,10 @@ fn get_put(at: u64) -> Option<(u32, u32)> {
     Some((pair as u32, (pair >> 32) as u32))
 }
 
-/// Reads GP_PUT by one read over PCIe, where that gives its value.
+/// Reads GP_PUT by one read over PCIe, if that gives its value.
 ///
-/// The helper for strings loads whole words, as a plain `mov`, and returns the bytes before the first zero byte. For a
-/// GP_PUT below 65536 those are all its nonzero bytes, unless its lowest byte is zero: then nothing is known.
+/// The helper for strings loads whole words, as a plain `mov` does, and returns the bytes before the first zero byte. For
+/// a GP_PUT below 65536 these are all its nonzero bytes, unless its lowest byte is zero: then nothing is known.
 #[cfg(bpf_target_arch = "x86_64")]
 #[inline(always)]
 fn put_alone(at: u64, entries: u64) -> Option<u32> {
@@ -72,14 +71,14 @@ fn put_alone(at: u64, entries: u64) -> Option<u32> {
     }
 }
 
-/// On other machines the helper may read byte by byte.
+/// Returns nothing: on other machines the helper may read byte by byte.
 #[cfg(not(bpf_target_arch = "x86_64"))]
 #[inline(always)]
 fn put_alone(_at: u64, _entries: u64) -> Option<u32> {
     None
 }
 
-/// A look that finds more new entries than this needs a full read before it is trusted.
+/// Number of new entries above which a look needs a full read before it is trusted.
 pub const FEW: u64 = 64;
 
 /// True when GP_GET and GP_PUT are to be read together at this look.
@@ -88,7 +87,7 @@ pub fn is_full(c: &SharedChannel) -> bool {
     CONFIG.get(0).is_none_or(|f| f.gp_get != 0) || c.looks & (GET_EVERY - 1) == 0
 }
 
-/// Reads GP_PUT, and GP_GET every now and then.
+/// Reads GP_PUT, and GP_GET from time to time.
 #[inline(always)]
 pub fn positions(c: &SharedChannel) -> Option<(u32, u32)> {
     let entries = u64::from(c.entries);

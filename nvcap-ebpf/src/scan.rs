@@ -1,6 +1,6 @@
-//! Scans of all channels of an address space, where the token does not tell which one was rung, and the claim on a channel.
+//! Scans of all channels of an address space, if the token does not tell which channel was rung; and the claim on a channel.
 //!
-//! What is concluded from them of tokens, the user program decides (`session/token_evidence.rs` there).
+//! The user program decides what the scans prove about tokens (`session/token_evidence.rs` there).
 
 use nvcap_common::{Header, MISSES, NO_TOKEN, PUTS, Put, Scan, SharedChannel, flag, kind, trust};
 
@@ -42,10 +42,10 @@ pub fn take(w: &mut Walk, c: &mut SharedChannel) {
     }
 }
 
-/// Goes on with a scan: notes the next channel's GP_PUT, and takes its entries where they may be the doorbell's.
+/// Continues a scan: notes the next channel's GP_PUT, and takes its entries if they may be the doorbell's.
 ///
-/// GP_PUT is noted without a claim and whoever's the entries are: at each doorbell of a token its own channel has moved since
-/// the one before, even where another walk has taken the entries.
+/// GP_PUT is noted without a claim, whichever channel the entries belong to: at each doorbell of a token its own channel has moved since
+/// the doorbell before, even if another walk has taken the entries.
 #[inline(always)]
 pub fn next(w: &mut Walk) {
     if w.next == 0 || w.noted >= PUTS as u32 {
@@ -90,8 +90,8 @@ pub fn next(w: &mut Walk) {
     }
 }
 
-/// The token has become known as this channel's since the walk began: then this is the channel's own doorbell, and no other is on its way.
-/// It is told before `owned` is set.
+/// Tells whether the token has become known as this channel's since the walk began. If so, this is the channel's own doorbell, and no
+/// other is on its way. The token is published before `owned` is set.
 #[inline(always)]
 fn is_rung(w: &Walk) -> bool {
     // SAFETY: a plain integer is read.
@@ -131,7 +131,7 @@ fn tell_scan(w: &Walk) {
     submit(p.cast(), crate::maps::WAKEUP);
 }
 
-/// Decides after the walk of a token's own channel, as far as that is known, whether all channels are scanned.
+/// Decides, after the walk of the token's assumed channel, whether all channels are scanned.
 #[inline(always)]
 pub fn judge(w: &mut Walk) {
     let found = w.advanced != 0;

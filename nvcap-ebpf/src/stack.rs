@@ -1,5 +1,5 @@
-//! The user stack of the thread that rang, copied as bytes: code is compiled without frame pointers, so the frames are found
-//! by the user program, with the unwind tables of the mapped files.
+//! The user stack of the thread that rang, copied as bytes. Code is compiled without frame pointers, so that the user program
+//! finds the frames, with the unwind tables of the mapped files.
 //!
 //! Without `--stacks` the loader sets `STACK_BYTES` to 0, and the verifier removes the call.
 
@@ -12,16 +12,17 @@ use crate::{
     walk,
 };
 
-/// Number of bytes of the stack that are taken; 0: none. Set by the loader, a multiple of 4096 up to [`MOST_STACK`].
+/// Number of bytes of the stack that are taken; 0 for none. Set by the loader: a multiple of 4096, up to [`MOST_STACK`].
 #[unsafe(no_mangle)]
 static STACK_BYTES: Global<u32> = Global::new(0);
 
-/// A doorbell's stack is taken where a random number is at most this; the greatest number: all are taken. Set by the loader.
+/// Greatest random number at which a doorbell's stack is taken. With the greatest possible number all stacks are taken. Set by
+/// the loader.
 #[unsafe(no_mangle)]
 static STACK_UNTIL: Global<u32> = Global::new(u32::MAX);
 
 const PAGE: u64 = 4096;
-/// The most pages that a stack lies in.
+/// The most pages in which a stack lies.
 const PAGES: u32 = MOST_STACK / PAGE as u32 + 1;
 
 /// Tells whether stacks are taken.
@@ -30,8 +31,8 @@ pub fn wanted() -> bool {
     STACK_BYTES.load() != 0
 }
 
-/// Tells whether the stack of this doorbell is taken. Of one stack in so many the lot decides which: a program that submits in a
-/// fixed rhythm would show the same doorbells each time, if they were counted off.
+/// Tells whether the stack of this doorbell is taken. Chance decides which of so many doorbells it is: if they were counted off,
+/// a program that submits in a fixed rhythm would show the same doorbells each time.
 #[inline(always)]
 pub fn is_drawn() -> bool {
     let until = STACK_UNTIL.load();
@@ -43,8 +44,8 @@ pub fn is_drawn() -> bool {
     false
 }
 
-/// Takes the stack of the current thread, whose registers are in this processor's walk. A global function: the verifier
-/// checks it once, by itself.
+/// Takes the stack of the current thread, whose registers are in this processor's walk. It is a global function, so that the
+/// verifier checks it once, separately.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn nvcap_stack() -> u32 {
@@ -91,7 +92,7 @@ pub extern "C" fn nvcap_stack() -> u32 {
     1
 }
 
-/// Reads up to the first page that cannot be read; returns the bytes read.
+/// Reads up to the first page that cannot be read. Returns the number of bytes read.
 #[inline(always)]
 fn by_page(to: *mut u8, bytes: u32, from: u64) -> u32 {
     let bytes = u64::from(bytes);

@@ -1,9 +1,9 @@
 //! Reads and changes hash maps for the user program, which runs this program itself (BPF_PROG_TEST_RUN).
 //!
-//! While it traces, the user program does not use bpf(2)'s own operations on hash maps: for their duration the kernel marks
-//! the processor as busy with BPF, and skips any program on a kprobe or a breakpoint that comes due there. On a preemptible
-//! kernel the user program may lose the processor in the middle of such an operation; driver calls and doorbells of the
-//! thread that gets the processor then go unseen for as long as it runs. Running a BPF program marks nothing, and a raw
+//! During a trace, the user program does not use bpf(2)'s own operations on hash maps: while they run, the kernel marks the
+//! processor as busy with BPF, and skips any program on a kprobe or a breakpoint that is due there. On a preemptible kernel
+//! the user program may lose the processor in the middle of such an operation. Driver calls and doorbells of the thread
+//! that gets the processor then go unseen for as long as that thread runs. Running a BPF program marks nothing, and a raw
 //! tracepoint's program runs with preemption disabled.
 
 use aya_ebpf::{
@@ -24,7 +24,7 @@ static REQUEST: Array<Request> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 const ENOENT: i64 = -2;
 const EINVAL: i64 = -22;
 
-/// Attached to nothing.
+/// Carries out the request. The program is attached to nothing.
 #[raw_tracepoint]
 pub fn table(_ctx: RawTracePointContext) -> i32 {
     let Some(r) = REQUEST.get_ptr_mut(0) else {
@@ -56,7 +56,7 @@ fn carry_out(r: &mut Request) -> i64 {
     }
 }
 
-/// As [`done`], of maps that doorbells are looked up in.
+/// Does as [`done`], for maps in which doorbells are looked up.
 #[inline(always)]
 fn changed<E>(result: Result<(), E>) -> i64
 where

@@ -50,21 +50,21 @@ pub struct Walk {
     pub channel: u32,
     /// Index + 1 of the next channel of a scan.
     pub next: u32,
-    /// Nonzero: scans every channel of the space; of [`scanning`].
+    /// Nonzero: a scan of every channel of the space; one of [`scanning`].
     pub scanning: u32,
     /// Certainty of the token's channel, one of `nvcap_common::trust`.
     pub trust: u32,
-    /// Doorbells in a row at which that channel had nothing new.
+    /// Number of doorbells in a row at which that channel had nothing new.
     pub misses: u32,
     /// Valid values in `puts`.
     pub noted: u32,
-    /// Channels that had new entries.
+    /// Number of channels that had new entries.
     pub advanced: u32,
     pub last: u32,
     pub rounds: u32,
-    /// The ring buffer was full, and that was counted: bits of `capture`.
+    /// Full ring buffer, and whether it was counted: bits of `capture`.
     pub deferred: u32,
-    /// Another processor owned a channel meanwhile.
+    /// Nonzero: another processor owned a channel meanwhile.
     pub contended: u32,
     pub get: u32,
     pub put: u32,
@@ -72,7 +72,7 @@ pub struct Walk {
     pub index: u32,
     pub left: u32,
     pub offset: u32,
-    /// Nonzero: read page by page, because a larger read failed.
+    /// Nonzero: reads are made page by page, because a larger read failed.
     pub paged: u32,
     /// Bounds of the search in XLATE.
     pub low: u32,
@@ -89,17 +89,18 @@ pub struct Walk {
     pub rung: u32,
     /// Nonzero: doorbells before this one left their entries to this look.
     pub batched: u32,
-    /// The thread that was last looked at there by this processor, and where its store ends. Its doorbell may trap, too.
+    /// The thread that this processor last looked for at an execution breakpoint, and the end of the thread's store. Its
+    /// doorbell may trap, too.
     pub looked_tid: u32,
     pub looked_ip: u64,
     pub looked_ns: u64,
-    /// Kept from trap to trap.
+    /// Results that are kept from trap to trap.
     pub known: Known,
-    /// Claims served so far.
+    /// Number of claims served so far.
     pub served: u64,
     pub cursor: u64,
     pub target: u64,
-    /// Entries before this position were in the ring at an earlier look.
+    /// Position before which entries were in the ring at an earlier look.
     pub late_until: u64,
     pub address: u64,
     /// Bytes from `address` on that lie in one range of XLATE.
@@ -111,7 +112,7 @@ pub struct Walk {
     pub puts: [Put; PUTS],
 }
 
-/// Findings that are kept of the last doorbell on this processor; see `known.rs`.
+/// Results of the last doorbell on this processor; see `known.rs`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Known {
