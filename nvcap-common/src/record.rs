@@ -104,7 +104,7 @@ pub struct Submit {
     pub count: u32,
     /// Address space.
     pub space: u32,
-    /// Address behind the doorbell's store.
+    /// Address of the instruction behind the doorbell's store.
     pub ip: u64,
     /// Address of the doorbell word.
     pub doorbell: u64,
@@ -146,7 +146,7 @@ pub struct Data {
 pub struct Site {
     /// Header; `len` is 0.
     pub header: Header,
-    /// Address behind the doorbell's store.
+    /// Address of the instruction behind the doorbell's store.
     pub ip: u64,
     /// The watched address.
     pub doorbell: u64,

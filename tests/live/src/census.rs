@@ -177,3 +177,18 @@ fn entries_of(id: u32) -> io::Result<(String, u64)> {
 pub fn is_there(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
+
+/// Instructions that the kernel's verifier went through for each BPF program that a process has open, by the program's number. Empty before Linux 5.16.
+pub fn verified_instructions(pid: u32) -> Result<BTreeMap<u64, u64>> {
+    let folder = format!("/proc/{pid}/fdinfo");
+    let mut all = BTreeMap::new();
+    for file in std::fs::read_dir(&folder).context(folder)?.flatten() {
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        let number = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|n| n.trim().parse::<u64>().ok())
+        };
+        all.extend(number("prog_id:").zip(number("verified_insns:")));
+    }
+    Ok(all)
+}

@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         };
     }
     let mut tests = Vec::from(tests! {
-        setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held
+        setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held programs_are_verified_soon
             no_operations_on_maps;
         capture: one_thread gpu_not_named eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
             late_doorbells cached_put cached_put_stuck cached_put_ahead both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_execs many_events lagging_get many_submissions operations;

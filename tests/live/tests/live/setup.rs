@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use live::bpf_calls;
+use live::census::verified_instructions;
+use live::harness::not_run;
 pub use live::needs::{need_breakpoints, need_tracing};
 use live::perf::Breakpoint;
 use live::programs::{Folder, GUARD, Running, nvcap, softgpu};
@@ -184,6 +186,28 @@ pub fn no_operations_on_maps() -> Result<()> {
 }
 
 /// The program's own check passes untraced, and its checksum equals that of the plan formed here.
+/// Most instructions that the verifier may go through for one program. A trace begins once it is through with all of them: one that took it 316,683
+/// made that a third of a second.
+const VERIFIED: u64 = 20_000;
+
+pub fn programs_are_verified_soon() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let mut gpu = super::attach::waiting(&plan(12, 10), &[] as &[&str])?;
+    let channels = folder.channels()?;
+    let nvcap = super::attach::attach(gpu.pid(), &folder.file("trace.json"), channels, &[])?;
+    let all = verified_instructions(nvcap.pid())?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    if all.is_empty() {
+        return not_run("this kernel does not tell how long its verifier took (Linux 5.16 does)");
+    }
+    ensure!(all.len() > 5, "{all:?}");
+    ensure!(all.values().all(|n| *n < VERIFIED), "{all:?}");
+    Ok(())
+}
+
 pub fn the_plan_is_what_memory_held() -> Result<()> {
     for (burst, big) in [(1, 0), (40, 7)] {
         let mut plan = plan(11, 500);
