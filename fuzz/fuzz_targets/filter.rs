@@ -40,6 +40,7 @@ fn sample() -> Submission {
         doorbell: None,
         how: How::Trapped,
         late: true,
+        absent_ns: None,
         thread: Some("name".into()),
         segments: vec![p.segment(GpuVa(0x1000))],
     }

@@ -47,6 +47,7 @@ fn submission(channel: u8, position: u64, segments: Vec<Segment>) -> Submission 
         doorbell: None,
         how: How::Recorded,
         late: false,
+        absent_ns: None,
         thread: None,
         segments,
     }

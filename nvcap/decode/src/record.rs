@@ -306,6 +306,8 @@ pub struct Submission {
     pub how: How,
     /// True if the entries were committed before this doorbell but could not be captured at their own.
     pub late: bool,
+    /// Latest time at which they are known not to have been in the ring yet, ns: that of the look before, when observed.
+    pub absent_ns: Option<u64>,
     /// Name of the thread that rang, where known.
     pub thread: Option<std::sync::Arc<str>>,
     /// The entries.

@@ -57,6 +57,7 @@
 //! #    doorbell: None,
 //! #    how: How::Recorded,
 //! #    late: false,
+//! #    absent_ns: None,
 //! #    thread: None,
 //! };
 //!
@@ -409,6 +410,7 @@ impl<'a> Pipeline<'a> {
         let exec_time = self.options.exec_time;
         let gpu_time = self.times.as_mut().map(|t| times::of(t, s, exec_time));
         Context {
+            absent_ns: None,
             at: s.at,
             thread,
             gpu: known.gpu,

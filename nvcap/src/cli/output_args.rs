@@ -495,6 +495,7 @@ mod tests {
         let mut words = Pushbuffer::new();
         words.bind(4, 0xc8b5);
         let submission = Submission {
+            absent_ns: None,
             segments: vec![words.segment(GpuVa(0x2_0080_0000))],
             gp_put: 1,
             at: At {

@@ -22,6 +22,7 @@ use proptest::prelude::*;
 
 fn submission(position: u64, segments: Vec<Segment>) -> Submission {
     Submission {
+        absent_ns: None,
         at: At {
             time_ns: 1,
             pid: 2,

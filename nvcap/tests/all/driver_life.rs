@@ -829,6 +829,7 @@ fn submissions_are_counted_by_channel_and_doorbell_page() {
     m.cuda(PID, C, 0, 0, BASE);
     for put in 1..=3 {
         m.give(&Record::Submission(Submission {
+            absent_ns: None,
             at: at(PID),
             channel: ChannelId(0),
             token: None,

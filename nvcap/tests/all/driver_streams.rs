@@ -50,6 +50,7 @@ fn channel() -> (Machine, Channel) {
 
 fn submit(sink: &mut Streams, tid: u32, serial: u64, get: Option<u32>, wait: bool) {
     let context = Context {
+        absent_ns: None,
         at: At {
             time_ns: serial,
             pid: 100,

@@ -35,6 +35,7 @@ fn shown(options: TextOptions, origin: Origin, how: How, submissions: &[u32]) ->
     for (serial, entries) in (0..).zip(submissions) {
         let segments = (0..*entries).map(|_| Segment::default()).collect();
         let submission = Submission {
+            absent_ns: None,
             at: AT,
             channel: ChannelId(3),
             token: None,

@@ -49,6 +49,7 @@ fn segment(bytes: usize) -> Segment {
 /// `n` entries of 64 bytes each at `position`.
 fn submission(position: u64, n: u32) -> Submission {
     Submission {
+        absent_ns: None,
         at: at(1000 + position),
         channel: ChannelId(0),
         token: Some(0xa),

@@ -980,6 +980,7 @@ fn data_words_of_one_method_are_one_line_of_text() {
 /// A submission whose one entry has 12 bytes announced, 4 of them read.
 fn half_read() -> Submission {
     Submission {
+        absent_ns: None,
         at: At::default(),
         channel: ChannelId(0),
         token: None,

@@ -31,6 +31,7 @@ fn submission(time_ns: u64, channel: u32, position: u64) -> Record {
     p.release(1, 0xcbc0, GpuVa(0x3000), position as u32)
         .expect("compute");
     Record::Submission(Submission {
+        absent_ns: None,
         at: at(time_ns),
         channel: ChannelId(channel),
         token: Some(channel),

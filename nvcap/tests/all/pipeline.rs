@@ -87,6 +87,7 @@ fn life(pid: u32, tid: u32, life: Life) -> Record {
 fn bind(id: u32, position: u64, tid: u32, time_ns: u64, sub: u32, class: u32) -> Record {
     let words = [0x2001_0000 | (sub << 13), class];
     Record::Submission(Submission {
+        absent_ns: None,
         at: At {
             time_ns,
             pid: 10,

@@ -530,6 +530,7 @@ fn sample() -> Submission {
 
 fn submission(position: u64, segments: Vec<Segment>) -> Submission {
     Submission {
+        absent_ns: None,
         at: At {
             time_ns: 5_000_000_000 + position,
             pid: 70,

@@ -255,6 +255,7 @@ impl Decoder {
             serial,
             how: s.how,
             late: s.late,
+            absent_ns: s.absent_ns,
             phase: None,
             stack: None,
             gpu_time: None,

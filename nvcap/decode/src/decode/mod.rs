@@ -42,6 +42,7 @@
 //!     doorbell: None,
 //!     how: How::Trapped,
 //!     late: false,
+//!     absent_ns: None,
 //!     thread: None,
 //!     segments: vec![segment],
 //! };

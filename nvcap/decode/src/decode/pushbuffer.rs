@@ -86,6 +86,7 @@ pub fn pushbuffer(bytes: &[u8], class: u32) -> Vec<Decoded> {
         _ => (0..8).for_each(|subchannel| decoder.bind(CHANNEL, subchannel, class)),
     }
     let submission = Submission {
+        absent_ns: None,
         at: At::default(),
         channel: CHANNEL,
         token: None,

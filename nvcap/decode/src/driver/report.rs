@@ -286,6 +286,7 @@ mod tests {
 
     fn context(tid: u32, serial: u64) -> Context {
         Context {
+            absent_ns: None,
             at: At {
                 time_ns: serial,
                 pid: 1,

@@ -106,6 +106,32 @@ fn a_kernel_s_own_stamp_tells_its_start() {
     }
 }
 
+/// A source that tells when it last looked bounds the time in the ring by that, however long nothing had come before.
+#[test]
+fn the_look_before_tells_since_when_a_kernel_waited() {
+    let looked = |n: u32| 1_000_000 + u64::from(n) * 50_000_000 + OFFSET;
+    let all: Vec<Submission> = (0..3)
+        .map(|n| Submission {
+            absent_ns: (n < 2).then_some(looked(n) - 30_000),
+            ..submission(KERNELS, n.into(), looked(n), How::Observed, &kernel(n))
+        })
+        .collect();
+    let mut writes = Writes::new();
+    for n in 0..3 {
+        let stamp = looked(n) - OFFSET + 2_500;
+        writes.push((stamp, KERNEL_STAMP, n + 1, true));
+        writes.push((stamp + 20_000, end_of(n).0, end_of(n).1, false));
+    }
+    let all = told(&all, writes);
+    for time in &all[..2] {
+        assert_eq!(by(time), (StartBy::OwnStamp, QueuedBy::Look));
+        let most = time.queued.expect("a time in the queue").1;
+        assert!((32_500..40_000).contains(&most), "{most}");
+    }
+    // Where such a source does not tell it, as of what a look left behind for the next one, it is not known.
+    assert_eq!((all[2].queued, all[2].queued_by), (None, None));
+}
+
 #[test]
 fn a_copy_s_start_is_told_by_its_doorbell_or_the_copy_before() {
     // An idle engine; behind the copy before; an idle engine again.

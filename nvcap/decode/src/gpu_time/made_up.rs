@@ -81,6 +81,7 @@ pub fn submission(
     p: &Pushbuffer,
 ) -> Submission {
     Submission {
+        absent_ns: None,
         at: At {
             time_ns,
             pid: PID,

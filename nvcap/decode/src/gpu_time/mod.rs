@@ -225,7 +225,7 @@ impl GpuTimes {
                 let launching = self.launching.entry(s.at.pid).or_default();
                 launching.add(s.at.time_ns, s.channel);
             }
-            timeline.note(position, (rung, after), unit, steps);
+            timeline.note(position, (rung, after), s.absent_ns, unit, steps);
         }
     }
 

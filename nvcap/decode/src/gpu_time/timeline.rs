@@ -164,16 +164,19 @@ pub(crate) struct Timeline {
     /// Time of the last look that found something, and of the one before it, ns.
     looked: Option<u64>,
     looked_before: Option<u64>,
+    /// True if the source tells when entries were not in the ring yet.
+    tells_absence: bool,
     lag: Lag,
     own: Own,
 }
 
 impl Timeline {
-    /// Notes an entry, as it comes from the source.
+    /// Notes an entry, as it comes from the source. `absent`: the latest time at which it was not in the ring yet, where the source tells it, ns.
     pub(crate) fn note(
         &mut self,
         position: u64,
         (doorbell, observed): (u64, bool),
+        absent: Option<u64>,
         unit: Unit,
         steps: u64,
     ) {
@@ -182,7 +185,14 @@ impl Timeline {
             self.looked_before = self.looked.replace(doorbell);
         }
         let is_newest = self.looked == Some(doorbell);
-        let absent = self.looked_before.filter(|_| observed && is_newest);
+        self.tells_absence |= absent.is_some();
+        // Sources that do not tell: the look before that found something.
+        let looked_before = self
+            .looked_before
+            .filter(|_| !self.tells_absence && is_newest);
+        let absent = { absent.filter(|at| *at <= doorbell) }
+            .or(looked_before)
+            .filter(|_| observed);
         if self.noted.len() >= MOST {
             self.noted.pop_front();
         }

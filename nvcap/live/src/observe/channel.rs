@@ -105,6 +105,8 @@ pub(crate) struct Follower {
     phase: Phase,
     /// Time of the last look, ns.
     pub looked: u64,
+    /// Position of the first entry that was not in the ring at that time.
+    pub(super) absent_from: u64,
     /// Time of the last look or peek, ns.
     pub peeked: u64,
     /// Position behind the newest entry that is known, read or not.
@@ -367,6 +369,7 @@ impl Follower {
         let end = self.done + left;
         let came = end.saturating_sub(self.seen);
         self.seen = end;
+        self.absent_from = end;
         if left == 0 {
             self.semaphore_peek
                 .learn(number, self.payloads.newest(), self.size);

@@ -32,6 +32,7 @@ impl Follower {
             doorbell: None,
             how: How::Observed,
             late: false,
+            absent_ns: (position >= self.absent_from).then_some(self.looked),
             thread: None,
             segments: vec![segment],
         }

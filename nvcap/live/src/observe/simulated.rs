@@ -15,6 +15,8 @@ use program::{Gpu, Program, Simulated, channel, simulated};
 #[derive(Default)]
 struct Sum {
     delivered: u64,
+    /// Number of submissions that are known not to have been there at the look before.
+    dated: u64,
     lost: u64,
     faults: Faults,
     ring_reads: u32,
@@ -59,6 +61,7 @@ fn follow(
         seed,
         entries,
         submitted: inner.truth,
+        committed: inner.committed,
     };
     truth.compare(&records, &mut sum);
     sum
@@ -89,6 +92,8 @@ struct Truth {
     entries: u32,
     /// Ring entry and bytes of each submission.
     submitted: Vec<(u64, Vec<u8>)>,
+    /// Time at which each was committed, ns.
+    committed: Vec<u64>,
 }
 
 impl Truth {
@@ -109,6 +114,14 @@ impl Truth {
                         s.position
                     );
                     offset = Some(rounds);
+                    let committed = self.committed[(s.position + rounds) as usize];
+                    assert!(
+                        s.absent_ns.is_none_or(|at| at <= committed),
+                        "seed {seed}: position {} was there at {committed}, {:?}",
+                        s.position,
+                        s.absent_ns
+                    );
+                    sum.dated += u64::from(s.absent_ns.is_some());
                     sum.delivered += 1;
                 }
                 Record::Loss(l) => {
@@ -163,6 +176,8 @@ fn a_program_that_can_be_followed_loses_nothing() {
         for begin in [Begin::First, Begin::Here] {
             let sum = follow(seed, 128, begin, SLOW, 300, u64::MAX);
             assert!(sum.delivered > 1000, "{}", sum.delivered);
+            // All but what the begin and looks in pieces find.
+            assert!(10 * sum.dated > 9 * sum.delivered, "{}", sum.dated);
             assert_eq!(
                 (sum.lost, sum.faults),
                 (0, Faults::default()),

@@ -208,6 +208,7 @@ impl Decoding {
         decoder.gap(id);
         for (segment, position) in segments.into_iter().zip(position..) {
             let submission = Submission {
+                absent_ns: None,
                 at: at(space),
                 channel: id,
                 token: None,

@@ -219,6 +219,7 @@ fn submissions(
         let segment = from.segment(*raw, &mut extended, seen, &run);
         let index = (position % u64::from(size)) as u32;
         all.push(Submission {
+            absent_ns: None,
             at: seen.channel.at,
             channel: seen.channel.id,
             token: None,

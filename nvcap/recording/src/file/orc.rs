@@ -371,6 +371,7 @@ impl<R: Read> Orc<R> {
         }
         let token = u32_at(b, 24);
         let submission = Submission {
+            absent_ns: None,
             at: At {
                 time_ns: u64_at(b, 8),
                 pid: self.pid,

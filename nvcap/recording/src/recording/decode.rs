@@ -152,8 +152,10 @@ pub(super) fn submission(s: m::Submission) -> Result<r::Submission> {
             })
             .collect(),
     };
+    let at = at(s.at)?;
     Ok(r::Submission {
-        at: at(s.at)?,
+        absent_ns: s.absent_before_ns.and_then(|ns| at.time_ns.checked_sub(ns)),
+        at,
         channel: ChannelId(s.channel),
         token: s.token,
         position: s.position,

@@ -141,6 +141,7 @@ impl From<&r::Submission> for m::Submission {
             late: s.late,
             thread: s.thread.as_deref().map(str::to_owned),
             segments: s.segments.iter().map(segment).collect(),
+            absent_before_ns: s.absent_ns.and_then(|at| s.at.time_ns.checked_sub(at)),
         }
     }
 }

@@ -268,6 +268,8 @@ pub(super) struct Submission {
     pub thread: Option<String>,
     #[prost(message, repeated, tag = "13")]
     pub segments: Vec<Segment>,
+    #[prost(uint64, optional, tag = "14")]
+    pub absent_before_ns: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -29,6 +29,7 @@ fn at(time_ns: u64) -> At {
 
 fn submission(time_ns: u64, channel: u32, bytes: usize) -> Record {
     Record::Submission(Submission {
+        absent_ns: time_ns.checked_sub(1_000),
         at: at(time_ns),
         channel: ChannelId(channel),
         token: Some(0x10012),
@@ -174,6 +175,7 @@ fn all_records() -> Vec<Record> {
     all.push(submission(7, 1, 100));
     for how in [How::Observed, How::Recorded] {
         all.push(Record::Submission(Submission {
+            absent_ns: None,
             at: at(8),
             channel: ChannelId(2),
             token: None,

@@ -37,6 +37,7 @@ impl io::Write for Place {
 /// Makes the context of a submission by a thread of process 7.
 pub(crate) fn context(channel: u32, serial: u64, time_ns: u64) -> Context {
     Context {
+        absent_ns: None,
         at: At {
             time_ns,
             pid: 7,

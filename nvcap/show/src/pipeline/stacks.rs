@@ -43,6 +43,7 @@ mod tests {
             tid,
         };
         let submission = |at, late, how| Submission {
+            absent_ns: None,
             at,
             channel: ChannelId(0),
             token: None,

@@ -44,6 +44,7 @@ impl Write for Written {
 
 pub fn context(serial: u64) -> Context {
     Context {
+        absent_ns: None,
         at: At {
             time_ns: 1_000_000_000 + serial * 1_234_567,
             pid: 4711,

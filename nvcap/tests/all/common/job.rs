@@ -107,6 +107,7 @@ impl Rank {
         p.release(1, CLASS, GpuVa(STAMP), n + 1).expect("methods");
         let put = |position: u64| (position % 1024) as u32;
         self.records.push(Record::Submission(Submission {
+            absent_ns: None,
             at: self.at(doorbell),
             channel: ChannelId(self.number),
             token: Some(10 + self.number),

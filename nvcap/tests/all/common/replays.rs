@@ -74,6 +74,7 @@ impl Server {
         p.release(1, CLASS, GpuVa(STAMP), number).expect("methods");
         let put = |position: u64| (position % 1024) as u32;
         self.records.push(Record::Submission(Submission {
+            absent_ns: None,
             at: at(doorbell + OFFSET),
             channel: ChannelId(0),
             token: Some(10),

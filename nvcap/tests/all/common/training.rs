@@ -60,6 +60,7 @@ impl Queue {
         self.position += skipped;
         let put = |position: u64| (position % 1024) as u32;
         let s = Submission {
+            absent_ns: None,
             at: at(doorbell + OFFSET, tid),
             channel: self.id,
             token: Some(self.token),

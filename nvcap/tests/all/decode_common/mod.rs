@@ -69,6 +69,7 @@ impl Bench {
 
     pub fn submit(&mut self, segments: Vec<Segment>) -> &mut Self {
         let s = Submission {
+            absent_ns: None,
             at: At {
                 time_ns: 1,
                 pid: self.pid,

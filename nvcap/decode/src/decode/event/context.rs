@@ -26,6 +26,8 @@ pub struct Context {
     pub how: How,
     /// True if it was fetched later than at its own doorbell.
     pub late: bool,
+    /// Latest time at which it is known not to have been in the ring yet, ns: that of the look before, when observed.
+    pub absent_ns: Option<u64>,
     /// Name of the labelled time range it falls into (`--phases`).
     pub phase: Option<std::sync::Arc<str>>,
     /// The calls that led to its doorbell (`--stacks`).

@@ -213,6 +213,7 @@ impl Bench {
         form(&mut p);
         let position = &mut self.positions[channel as usize];
         let s = Submission {
+            absent_ns: None,
             at: At {
                 time_ns: 1,
                 pid: PID,

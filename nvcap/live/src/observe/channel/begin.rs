@@ -42,6 +42,7 @@ impl Follower {
             pace: Pace::new(size),
             phase: Phase::new(begin == Begin::Here),
             looked: now,
+            absent_from: 0,
             peeked: now,
             seen: 0,
             lapped_unread: false,
@@ -61,12 +62,14 @@ impl Follower {
         };
         match begin {
             Begin::First => {
-                new.get_put(memory)?;
+                let (_, put) = new.get_put(memory)?;
+                new.absent_from = u64::from(put);
                 new.words.begin();
             }
             Begin::Here => {
                 let (_, put) = new.get_put(memory)?;
                 new.stand_at(memory, u64::from(put))?;
+                new.absent_from = u64::from(put);
                 new.learn_payloads(memory)?;
             }
         }

@@ -53,6 +53,8 @@ pub(super) struct Inner {
     memory: Vec<u8>,
     offset: u64,
     pub truth: Vec<(u64, Vec<u8>)>,
+    /// Time at which each was committed, ns.
+    pub committed: Vec<u64>,
     random: u64,
     reads: u64,
     /// Number of reads of the ring and of USERD.
@@ -111,6 +113,10 @@ impl Inner {
     pub(super) fn half(&mut self) {
         if std::mem::take(&mut self.written) {
             self.put += 1;
+            self.committed.push(match self.program.gpu {
+                Some(_) => self.ran_until,
+                None => self.time,
+            });
             if self.program.gpu.is_none() {
                 self.time += FASTEST_NS;
             }
@@ -231,6 +237,7 @@ pub(super) fn simulated(seed: u64, entries: u32, program: Program) -> Simulated 
         memory: vec![0; program.memory as usize],
         offset: 0,
         truth: Vec::new(),
+        committed: Vec::new(),
         random: seed * 2 + 1,
         reads: 0,
         ring_reads: 0,

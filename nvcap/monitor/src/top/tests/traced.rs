@@ -239,6 +239,7 @@ fn submit(tally: &mut Tally, serial: u64, at_ns: u64, later: u64, ns: u64) {
         ..GpuTime::default()
     };
     let context = Context {
+        absent_ns: None,
         at: At {
             time_ns: at_ns,
             pid: 7,

@@ -175,6 +175,7 @@ mod tests {
 
     fn submission(channel: u32, position: u64, holes: Vec<Hole>) -> Record {
         Record::Submission(Submission {
+            absent_ns: None,
             at: At::of_process(position + 1, 7),
             channel: ChannelId(channel),
             token: None,

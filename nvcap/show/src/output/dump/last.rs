@@ -317,6 +317,7 @@ mod tests {
     fn submission(ns: u64, position: u64, gp_get: Option<u32>) -> Submission {
         let prev_put = (position % 8) as u32;
         Submission {
+            absent_ns: None,
             at: At {
                 time_ns: ns,
                 pid: 7,

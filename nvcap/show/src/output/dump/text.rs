@@ -432,6 +432,7 @@ fn gaps(f: &mut Formatter<'_>, facts: &ChannelFacts) {
 
 fn context(c: &ChannelState) -> Context {
     Context {
+        absent_ns: None,
         at: At {
             time_ns: 0,
             pid: c.pid,

@@ -47,16 +47,22 @@ impl Durations {
     /// Returns the duration that this share of all (0 to 1) does not exceed.
     pub(in crate::output) fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
-        let mut seen = 0;
+        if wanted >= self.count {
+            return self.most_ns;
+        }
+        let mut before = 0;
         for (bucket, n) in self.buckets.iter().enumerate() {
-            seen += u64::from(*n);
-            if seen >= wanted && bucket + 1 == BUCKETS {
-                break;
+            let n = u64::from(*n);
+            if before + n < wanted {
+                before += n;
+                continue;
             }
-            if seen >= wanted {
-                let middle = ((bucket as f64 + 0.5) / STEPS).exp2() as u64;
-                return middle.clamp(self.least_ns, self.most_ns);
-            }
+            // As if those of a bucket lay evenly in the part of it that has any.
+            let edge = |steps: usize| (steps as f64 / STEPS).exp2();
+            let inside = |ns: f64| ns.clamp(self.least_ns as f64, self.most_ns as f64);
+            let (from, until) = (inside(edge(bucket)), inside(edge(bucket + 1)));
+            let part = ((wanted - before) as f64 - 0.5) / n as f64;
+            return (from + (until - from) * part) as u64;
         }
         self.most_ns
     }
@@ -79,6 +85,13 @@ mod tests {
             let wrong = all.quantile_ns(share) as f64 / (share * 10_000.0);
             assert!((0.97..1.03).contains(&wrong), "{share}: {wrong}");
         }
+        // Those of one bucket are told apart, too: a mean above all quantiles would be a contradiction.
+        let mut close = Durations::default();
+        for ns in 1_010..1_030 {
+            close.add(ns);
+        }
+        let of = |share| close.quantile_ns(share);
+        assert!(of(0.01) <= 1_011 && (1_018..=1_021).contains(&of(0.5)) && of(0.99) >= 1_028);
         all.add(0);
         all.add(u64::MAX);
         assert_eq!(all.quantile_ns(1.0), u64::MAX);

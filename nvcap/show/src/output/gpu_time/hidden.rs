@@ -7,14 +7,14 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::intervals::Stretch;
 use super::open::End;
-use super::when::is_at_doorbell;
 use nvcap_decode::decode::event::{Context, Engine, GpuMoment, GpuTime};
 use nvcap_decode::record::ChannelId;
 
 /// Longest time that is waited for a later moment of the channel, ns: less than stretches of work are held back for.
 const HELD_NS: u64 = 1_500_000_000;
 
-/// Time before an observed entry was seen in which it came, ns. Rings are looked at more often than so; the ledger says how often.
+/// Time before an observed entry was seen in which it came, ns, where its source does not tell that. Rings are looked at more often than so; the
+/// ledger says how often.
 const LOOK_NS: u64 = 100_000_000;
 
 /// A moment on the clocks of GPU and host, ns.
@@ -48,6 +48,8 @@ struct Works {
     /// Times of the host between which the first of them came, ns.
     came: (u64, u64),
     is_copy: bool,
+    /// Time that they take if they are like the timed works of their channel, ns; `u64::MAX` where none is timed.
+    about: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,26 +68,27 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    /// Takes an entry with works whose begin was not seen. `origin`: the begin of the trace. Returns the time in which they may have run, where the
-    /// entry's end is known.
+    /// Takes an entry with works whose begin was not seen. `origin`: the begin of the trace; `about`: the time that the entry takes if it is like the
+    /// timed ones of its channel, ns. Returns the time in which its works may have run, where its end is known.
     pub(super) fn hide(
         &mut self,
         c: &Context,
         time: &GpuTime,
         origin: Option<u64>,
+        about: u64,
     ) -> Option<Stretch> {
         let channel = self.channels.entry(c.channel).or_default();
         let seen = c.at.time().or(origin)?;
-        let before = match is_at_doorbell(c) {
-            true => super::when::absent(c).unwrap_or(seen),
-            false => seen.saturating_sub(LOOK_NS),
-        };
+        let before = super::when::absent(c).unwrap_or(seen.saturating_sub(LOOK_NS));
         let came = (before.max(origin.unwrap_or(0)), seen);
-        if channel.works.is_none() {
+        if let Some(works) = &mut channel.works {
+            works.about = works.about.saturating_add(about);
+        } else {
             channel.works = Some(Works {
                 earliest: channel.last.map_or(came.0, |last| last.host.max(came.0)),
                 came,
                 is_copy: matches!(c.engine, Engine::Copy(_)),
+                about,
             });
             self.waiting.insert((seen, c.channel));
         }
@@ -145,6 +148,7 @@ impl Works {
             submitted: self.came.1,
             channel,
             is_copy: self.is_copy,
+            about: self.about,
         }
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Stretch {
     /// Channel whose entries run one after the other.
     pub channel: ChannelId,
     pub is_copy: bool,
+    /// Time that work of an unknown end takes if it is like the timed works of its channel, ns; `u64::MAX` where none is timed.
+    pub about: u64,
 }
 
 /// Time without work, ns. `empty_ns`: the part in which the next work was not submitted yet, at least and at most.
@@ -75,6 +77,10 @@ pub(super) struct Intervals {
     pub unknown_ns: u64,
     /// Part of `unknown_ns` in which other work than copies may have gone on, ns.
     pub unknown_kernels_ns: u64,
+    /// Part of `unknown_ns` in which work ran if it was like the timed works of its channels, ns.
+    pub unknown_about_ns: u64,
+    /// Part of `unknown_ns` in which the timed works of the channels tell how long work takes, ns.
+    pub estimated_ns: u64,
     /// Share of the busy time.
     share: Share,
     /// The longest gaps, longest first.
@@ -114,6 +120,11 @@ impl Intervals {
     /// The part of [`Self::span_ns`] of which it is known whether there was work, ns.
     pub(super) fn known_ns(&self) -> u64 {
         self.busy_ns.saturating_add(self.idle.ns)
+    }
+
+    /// Returns the part of `unknown_ns` in which nothing tells how long work takes, ns.
+    pub(super) fn untold_ns(&self) -> u64 {
+        self.unknown_ns.saturating_sub(self.estimated_ns)
     }
 
     /// Returns the error of the share of work in the known time (95 %), 0 to 1, where that share is a sample.
@@ -159,6 +170,10 @@ impl Intervals {
         };
         let (_, kernels_ns) = unknown(&self.open_kernels);
         let (until, ns) = unknown(&self.open);
+        if let Some(about) = self.open.passes(self.last, ns, of.channel) {
+            self.unknown_about_ns = self.unknown_about_ns.saturating_add(about);
+            self.estimated_ns = self.estimated_ns.saturating_add(ns);
+        }
         self.unknown_kernels_ns = self.unknown_kernels_ns.saturating_add(kernels_ns);
         self.unknown_ns = self.unknown_ns.saturating_add(ns);
         self.last = until;
@@ -167,9 +182,10 @@ impl Intervals {
             self.last = of.begin;
         }
         self.ahead = is_ahead;
-        self.open.begins(of.channel, of.begin, of.end);
+        self.open.begins(of.channel, of.begin, of.end, of.about);
         if !of.is_copy {
-            self.open_kernels.begins(of.channel, of.begin, of.end);
+            self.open_kernels
+                .begins(of.channel, of.begin, of.end, of.about);
         }
         if let End::At(end) = of.end
             && end > self.last
@@ -247,6 +263,7 @@ mod tests {
             submitted: begin + 1_000_000,
             channel: ChannelId(0),
             is_copy: false,
+            about: u64::MAX,
         }
     }
 

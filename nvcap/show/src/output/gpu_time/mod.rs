@@ -95,6 +95,15 @@ struct ChannelTime {
     queued_most: Durations,
     /// The sum of the channel's waits for semaphores, ns.
     waited_ns: u64,
+    /// Number of entries whose times are known, and their sum, ns.
+    timed: (u64, u64),
+}
+
+impl ChannelTime {
+    /// Returns the mean time of the entries whose times are known, ns; `u64::MAX` where there are none.
+    fn mean_ns(&self) -> u64 {
+        self.timed.1.checked_div(self.timed.0).unwrap_or(u64::MAX)
+    }
 }
 
 /// Number of entries with work, and of those whose times are known.
@@ -235,7 +244,9 @@ impl Account {
         }
         let Some(start) = time.start else {
             if time.works > 0 {
-                let stretch = self.hidden.hide(c, time, self.origin);
+                let channel = self.channels.get(&c.channel);
+                let about = channel.map_or(u64::MAX, ChannelTime::mean_ns);
+                let stretch = self.hidden.hide(c, time, self.origin, about);
                 self.stretch(c.channel, stretch);
             }
             return;
@@ -272,6 +283,7 @@ impl Account {
         if let End::At(end) = end {
             let ns = end.saturating_sub(start.gpu_ns);
             self.hidden.ended(c.channel, ns);
+            channel.timed = (channel.timed.0 + 1, channel.timed.1.saturating_add(ns));
         }
         let before = |ns: u64| start.gpu_ns.saturating_sub(ns);
         let waited = time.wait.zip(time.ready_gpu_ns);
@@ -286,6 +298,7 @@ impl Account {
             submitted: c.at.time().unwrap_or(start.host_ns),
             channel: c.channel,
             is_copy: matches!(c.engine, Engine::Copy(_)),
+            about: channel.mean_ns(),
         };
         self.stretch(c.channel, Some(stretch));
     }

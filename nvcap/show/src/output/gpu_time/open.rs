@@ -24,9 +24,13 @@ pub(super) struct Open {
     until: HashMap<ChannelId, u64>,
     /// Channels by the time up to which their work is taken to go on: `until`, but at most [`LONGEST_NS`] from its begin.
     by_time: BTreeSet<(u64, ChannelId)>,
-    /// Time of each channel in `by_time`, ns.
-    taken: HashMap<ChannelId, u64>,
+    /// Of each channel in `by_time`: its time there, ns, and the time that its work still takes if it is like the timed works of its channel, ns;
+    /// `u64::MAX` where none is timed.
+    taken: HashMap<ChannelId, (u64, u64)>,
 }
+
+/// The most works that go on at once of which it is told how long they take together.
+const MOST_AT_ONCE: usize = 64;
 
 impl Open {
     /// Returns the time up to which work may go on, ns, as the next work of a channel begins; 0 if there is none. The channel's own work may go on
@@ -37,10 +41,39 @@ impl Open {
         own.max(others)
     }
 
-    /// Takes the next work of a channel: what the channel did before has ended.
-    pub(super) fn begins(&mut self, channel: ChannelId, at: u64, end: End) {
+    /// Lets `ns` pass from a time on, until the next work of a channel begins. Returns for how much of it some work ran, ns, if works are like the
+    /// timed ones of their channels; `None` where nothing tells how long one of them takes.
+    pub(super) fn passes(&mut self, from: u64, ns: u64, next: ChannelId) -> Option<u64> {
+        let going = self.by_time.iter().rev();
+        let going = going.take_while(|(until, channel)| *until > from || *channel == next);
+        let channels: Vec<ChannelId> = going
+            .map(|(_, channel)| *channel)
+            .take(MOST_AT_ONCE)
+            .collect();
+        let mut longest = Some(0);
+        for channel in &channels {
+            let Some((_, about)) = self.taken.get_mut(channel) else {
+                continue;
+            };
+            match *about {
+                u64::MAX => longest = None,
+                about => longest = longest.map(|l: u64| l.max(about)),
+            }
+            if *about != u64::MAX {
+                *about = about.saturating_sub(ns);
+            }
+        }
+        // A work of its own channel may go on for longer than others are taken to.
+        longest
+            .filter(|_| channels.len() < MOST_AT_ONCE)
+            .map(|l| l.min(ns))
+    }
+
+    /// Takes the next work of a channel: what the channel did before has ended. `about`: the time that it takes if it is like the timed works of its
+    /// channel, ns; `u64::MAX` where none is timed.
+    pub(super) fn begins(&mut self, channel: ChannelId, at: u64, end: End, about: u64) {
         self.until.remove(&channel);
-        if let Some(taken) = self.taken.remove(&channel) {
+        if let Some((taken, _)) = self.taken.remove(&channel) {
             self.by_time.remove(&(taken, channel));
         }
         let until = match end {
@@ -50,7 +83,7 @@ impl Open {
         };
         let taken = until.min(at.saturating_add(LONGEST_NS));
         self.until.insert(channel, until);
-        self.taken.insert(channel, taken);
+        self.taken.insert(channel, (taken, about));
         self.by_time.insert((taken, channel));
     }
 }

@@ -19,16 +19,19 @@ pub(super) fn share(part: u64, of: u64) -> f64 {
 
 /// Names the limit of the program: the GPU, if it was nearly always busy; else waits for semaphores or missing submissions, if one of them
 /// fills half of the GPU's idle time. `None` where too little is known: less than half of the time, or of the starts of all work, or where a great part
-/// that is not known decides whether it is the GPU. `starts`: the share of the starts that is known, 0 to 1.
+/// that nothing tells of decides whether it is the GPU. Works that are not timed are taken to be like the timed ones of their channels. `starts`: the
+/// share of the starts that is known, 0 to 1.
 pub(super) fn verdict(work: &Intervals, parts: Parts, starts: f64) -> Option<&'static str> {
-    if work.known_ns() == 0 || work.unknown_ns > work.known_ns() || starts < LEAST {
+    let told = work.span_ns().saturating_sub(work.untold_ns());
+    if work.known_ns() == 0 || work.untold_ns() > told || starts < LEAST {
         return None;
     }
-    let known = work.known_ns() as f64;
-    let useful = work.busy_ns.saturating_sub(parts.peers_ns) as f64;
-    let (unknown, span) = (work.unknown_ns as f64, work.span_ns() as f64);
-    let may_be = (useful / span..=(useful + unknown) / span).contains(&GPU_BOUND);
-    if may_be && unknown >= DECIDES * span {
+    let known = told as f64;
+    let busy = work.busy_ns.saturating_add(work.unknown_about_ns);
+    let useful = busy.saturating_sub(parts.peers_ns) as f64;
+    let (untold, span) = (work.untold_ns() as f64, work.span_ns() as f64);
+    let may_be = (useful / span..=(useful + untold) / span).contains(&GPU_BOUND);
+    if may_be && untold >= DECIDES * span {
         return None;
     }
     let half = work.idle.ns as f64 / 2.0;
@@ -118,7 +121,17 @@ pub(super) fn sentence(work: &Intervals, parts: Parts, starts: f64, sample: Opti
     let not_known = match work.unknown_ns {
         // No "0.0 %" either.
         ns if share(ns, all) < 0.05 => String::new(),
-        ns if is_told => format!("; of {} nothing is known", Nanoseconds(ns)),
+        ns if is_told && 2 * work.untold_ns() > ns => {
+            format!("; of {} nothing is known", Nanoseconds(ns))
+        }
+        ns if is_told => {
+            let about = work.busy_ns.saturating_add(work.unknown_about_ns);
+            format!(
+                "; in {} works may have run whose times were not seen: if they are like the others of their channels, work ran in about {:.0} %",
+                Nanoseconds(ns),
+                share(about, all.saturating_sub(work.untold_ns())),
+            )
+        }
         ns => format!("; {} more are not known", Nanoseconds(ns)),
     };
     let Some(verdict) = verdict else {

@@ -19,6 +19,7 @@ fn context(serial: u64, ns: u64) -> Context {
         ..GpuTime::default()
     };
     Context {
+        absent_ns: None,
         at: At::default(),
         thread: None,
         gpu: Some(0),
@@ -230,6 +231,11 @@ fn works_without_a_begin_are_no_time_without_work() {
     let of = |work: &Intervals| (work.busy_ns, work.idle.ns, work.unknown_ns);
     let channel = &account.channels[&ChannelId(0)].work;
     assert_eq!(of(channel), (2_500_000, 5_000_000, 5_400_000));
+    // Four are like those that are timed, 500 and then 750 us each: the third of the stretches has one, the second no room for its two.
+    assert_eq!(
+        (channel.unknown_about_ns, channel.untold_ns()),
+        (1_000_000 + 1_000_000 + 750_000, 0)
+    );
     // Of the idle time it is known that nothing was there.
     assert_eq!(channel.idle.empty_ns, (5_000_000, 5_000_000));
     assert_eq!(of(&account.gpus[&Whose::Gpu(0)]), of(channel));

@@ -23,8 +23,10 @@ pub(crate) fn is_at_doorbell(c: &Context) -> bool {
 
 /// Returns a time at which a submission was not in its ring yet, where that is known, ns.
 pub(super) fn absent(c: &Context) -> Option<u64> {
-    let at = c.at.time().filter(|_| is_at_doorbell(c))?;
-    Some(at.saturating_sub(ARRIVAL_NS))
+    match c.at.time().filter(|_| is_at_doorbell(c)) {
+        Some(at) => Some(at.saturating_sub(ARRIVAL_NS)),
+        None => c.absent_ns,
+    }
 }
 
 impl When {

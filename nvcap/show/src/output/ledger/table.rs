@@ -317,6 +317,7 @@ mod tests {
 
     fn submission(channel: u32, position: u64) -> Record {
         Record::Submission(Submission {
+            absent_ns: None,
             at: At {
                 time_ns: 1,
                 pid: PID,

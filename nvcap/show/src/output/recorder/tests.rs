@@ -51,6 +51,7 @@ fn at(time_ns: u64) -> At {
 
 fn submission(n: u64, segments: Vec<Segment>) -> Record {
     Record::Submission(Submission {
+        absent_ns: None,
         at: at(n + 1),
         channel: ChannelId(0),
         token: None,

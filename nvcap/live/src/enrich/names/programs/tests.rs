@@ -29,6 +29,7 @@ pub(in super::super) fn submission(writes: &[(u64, &[u8])]) -> Submission {
         p.inline(1, CLASS, GpuVa(*at), data).expect("inline data");
     }
     Submission {
+        absent_ns: None,
         at: At::default(),
         channel: ChannelId(0),
         token: None,

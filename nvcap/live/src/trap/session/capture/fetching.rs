@@ -215,6 +215,7 @@ impl Capture {
         }
         if let Some(id) = id.filter(|_| !read.segments.is_empty()) {
             let record = Submission {
+                absent_ns: None,
                 at: read.at,
                 channel: id,
                 token,

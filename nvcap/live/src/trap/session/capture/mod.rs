@@ -516,6 +516,7 @@ fn record_of(g: Gathered, channel: &ChannelState, id: ChannelId, doubts: Doubts)
     let late = doubts.filled || foreign || flags & flag::LATE != 0;
     let entries = g.segments.len() as u64;
     Submission {
+        absent_ns: None,
         at,
         channel: id,
         token: if scanned { channel.token } else { token },

@@ -30,6 +30,7 @@ fn context(serial: u64, begin: u64, ns: Option<u64>) -> Context {
         ..GpuTime::default()
     };
     Context {
+        absent_ns: None,
         at: At::of_process(begin, PID),
         thread: None,
         gpu: Some(0),

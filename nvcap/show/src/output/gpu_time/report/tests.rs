@@ -85,6 +85,17 @@ fn of_little_there_is_no_verdict() {
     );
     nearly.unknown_ns = 400;
     assert_eq!(verdict(&nearly, Parts::default(), 1.0), None);
+    // Short copies between replays, of which every second one is timed: what the others may have taken is decided by those.
+    let mut short = work(660, 60, (60, 60), 0);
+    (short.unknown_ns, short.estimated_ns, short.unknown_about_ns) = (280, 280, 10);
+    assert_eq!(
+        sentence(&short, Parts::default(), 0.75, None),
+        "launch-bound; work ran in 66..94 % of 1.00 us; in 100 % of the rest nothing was submitted, in 0 % work waited for a semaphore; \
+         in 280 ns works may have run whose times were not seen: if they are like the others of their channels, work ran in about 67 %"
+    );
+    // Were they as long as the time in which they lie, the GPU would be the limit.
+    short.unknown_about_ns = 280;
+    assert_eq!(verdict(&short, Parts::default(), 0.75), Some("GPU-bound"));
     let mut half = work(100, 900, (900, 900), 0);
     half.unknown_ns = 1_000;
     assert!(verdict(&half, Parts::default(), 1.0).is_some());
