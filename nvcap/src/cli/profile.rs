@@ -1,0 +1,136 @@
+//! A file that another profiler made, where a recording may be: what `nvcap time` and `nvcap diff` share.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use nvcap_recording::file::kind::{self, Kind};
+use nvcap_recording::file::packed;
+#[cfg(feature = "sqlite")]
+use nvcap_show::profile::nsys::NsysFile;
+use nvcap_show::profile::{About, Sums, Work, Works, kineto};
+
+use super::progress::{self, Reading};
+use super::recording::{INTERRUPTED, Recording, RecordingArgs};
+
+/// A file that was opened, of which nothing but its kind is read yet.
+pub(super) enum Input<'a> {
+    Recording(Box<Recording<'a>>),
+    Profile(Profile<'a>),
+}
+
+/// The file of a profiler.
+pub(super) struct Profile<'a> {
+    file: &'a Path,
+    of: Of,
+    reading: Reading,
+}
+
+enum Of {
+    Kineto(Box<dyn Read>),
+    #[cfg(feature = "sqlite")]
+    Nsys(NsysFile),
+}
+
+/// Opens a file. A format that was named is one of recordings, and so are several files.
+///
+/// # Errors
+/// When it cannot be read, or is neither.
+pub(super) fn open(args: &RecordingArgs) -> anyhow::Result<Input<'_>> {
+    if args.from.is_some() || !args.more.is_empty() {
+        return Ok(Input::Recording(Box::new(args.open()?)));
+    }
+    let file = args.file.as_path();
+    let opened =
+        progress::open(file).and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
+    let (reader, reading) = opened.with_context(|| format!("cannot read {}", file.display()))?;
+    let (kind, reader) = kind::of(reader);
+    let of = match kind {
+        Kind::Kineto => Of::Kineto(reader),
+        Kind::Sqlite => nsys(file)?,
+        _ => {
+            let recording = args.of_reader((reader, reading), false)?;
+            return Ok(Input::Recording(Box::new(recording)));
+        }
+    };
+    Ok(Input::Profile(Profile { file, of, reading }))
+}
+
+#[cfg(feature = "sqlite")]
+fn nsys(file: &Path) -> anyhow::Result<Of> {
+    let name = file.display();
+    if !file.is_file() {
+        bail!(
+            "{name} is an SQLite database, which is read in a file alone, not in a pipe: write it to one"
+        );
+    }
+    let db = NsysFile::open(file).with_context(|| {
+        format!("cannot read the SQLite database {name} (a compressed one is decompressed first)")
+    })?;
+    if !db.is_trace() {
+        bail!(
+            "{name} is an SQLite database without kernels, copies and memsets of Nsight Systems: nsys export --type sqlite makes one of a report with them"
+        );
+    }
+    Ok(Of::Nsys(db))
+}
+
+#[cfg(not(feature = "sqlite"))]
+fn nsys(file: &Path) -> anyhow::Result<Of> {
+    bail!(
+        "{} is an SQLite database, and this nvcap was built without the feature sqlite",
+        file.display()
+    )
+}
+
+/// Sums, and the user who may want no more of them.
+struct Counted<'a> {
+    sums: Sums,
+    reading: &'a mut Reading,
+}
+
+impl Works for Counted<'_> {
+    fn work(&mut self, work: &Work<'_>) {
+        self.sums.work(work);
+    }
+
+    fn goes_on(&mut self) -> bool {
+        self.reading.goes_on()
+    }
+}
+
+impl Profile<'_> {
+    /// Reads all works. `output`: where the command's output goes.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) fn read(mut self, output: Option<&Path>) -> anyhow::Result<(Sums, About)> {
+        let reading = &mut self.reading;
+        // SQLite has a way of its own to the file, and how far it is cannot be told.
+        if let Of::Kineto(_) = self.of {
+            reading.show_for(output);
+        }
+        reading.begin()?;
+        nvcap_process::confine::decoding();
+        let mut counted = Counted {
+            sums: Sums::default(),
+            reading,
+        };
+        let mut about = match self.of {
+            Of::Kineto(reader) => kineto::read(reader, &mut counted),
+            #[cfg(feature = "sqlite")]
+            Of::Nsys(db) => db.read(&mut counted),
+        };
+        let sums = counted.sums;
+        if !self.reading.is_whole() {
+            about.cut = Some(INTERRUPTED.to_owned());
+        }
+        self.reading.end();
+        let name = self.file.display();
+        match (sums.works(), &about.cut) {
+            (0, Some(cut)) => bail!("{name} has no whole kernel, copy or memset of a GPU: {cut}"),
+            (0, None) => bail!("{name} has no kernel, copy or memset of a GPU"),
+            _ => Ok((sums, about)),
+        }
+    }
+}
