@@ -83,15 +83,17 @@ fn nsys(file: &Path) -> anyhow::Result<Of> {
     )
 }
 
-/// Sums, and the user who may want no more of them.
+/// Takes works, and asks the user, who may want no more of them.
 struct Counted<'a> {
-    sums: Sums,
+    works: &'a mut dyn Works,
+    count: u64,
     reading: &'a mut Reading,
 }
 
 impl Works for Counted<'_> {
     fn work(&mut self, work: &Work<'_>) {
-        self.sums.work(work);
+        self.count += 1;
+        self.works.work(work);
     }
 
     fn goes_on(&mut self) -> bool {
@@ -100,11 +102,25 @@ impl Works for Counted<'_> {
 }
 
 impl Profile<'_> {
-    /// Reads all works. `output`: where the command's output goes.
+    /// Reads all works, in sums. `output`: where the command's output goes.
     ///
     /// # Errors
     /// When there is none.
-    pub(super) fn read(mut self, output: Option<&Path>) -> anyhow::Result<(Sums, About)> {
+    pub(super) fn read(self, output: Option<&Path>) -> anyhow::Result<(Sums, About)> {
+        let mut sums = Sums::default();
+        let about = self.read_into(&mut sums, output)?;
+        Ok((sums, about))
+    }
+
+    /// Reads as [`Profile::read`] does, and gives each work to `works`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn read_into(
+        mut self,
+        works: &mut dyn Works,
+        output: Option<&Path>,
+    ) -> anyhow::Result<About> {
         let reading = &mut self.reading;
         // SQLite has a way of its own to the file, and how far it is cannot be told.
         if let Of::Kineto(_) = self.of {
@@ -113,7 +129,8 @@ impl Profile<'_> {
         reading.begin()?;
         nvcap_process::confine::decoding();
         let mut counted = Counted {
-            sums: Sums::default(),
+            works,
+            count: 0,
             reading,
         };
         let mut about = match self.of {
@@ -121,16 +138,16 @@ impl Profile<'_> {
             #[cfg(feature = "sqlite")]
             Of::Nsys(db) => db.read(&mut counted),
         };
-        let sums = counted.sums;
+        let count = counted.count;
         if !self.reading.is_whole() {
             about.cut = Some(INTERRUPTED.to_owned());
         }
         self.reading.end();
         let name = self.file.display();
-        match (sums.works(), &about.cut) {
+        match (count, &about.cut) {
             (0, Some(cut)) => bail!("{name} has no whole kernel, copy or memset of a GPU: {cut}"),
             (0, None) => bail!("{name} has no kernel, copy or memset of a GPU"),
-            _ => Ok((sums, about)),
+            _ => Ok(about),
         }
     }
 }

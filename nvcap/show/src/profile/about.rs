@@ -55,6 +55,8 @@ pub struct About {
     pub rank: Option<u64>,
     /// Number of ranks of the job.
     pub world_size: Option<u64>,
+    /// Unix time at which the file's clock was 0, ns.
+    pub base_ns: Option<u64>,
     /// Names of GPUs.
     pub gpus: BTreeMap<u32, String>,
     /// Reason why the file was not read to its end.
@@ -71,6 +73,7 @@ impl About {
             own: None,
             rank: None,
             world_size: None,
+            base_ns: None,
             gpus: BTreeMap::new(),
             cut: None,
         }

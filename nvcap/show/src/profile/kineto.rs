@@ -63,6 +63,8 @@ enum FileKey {
     Devices,
     #[serde(rename = "distributedInfo")]
     Distributed,
+    #[serde(rename = "baseTimeNanoseconds")]
+    Base,
     #[serde(rename = "nvcap")]
     Own,
     #[serde(other)]
@@ -86,6 +88,7 @@ impl<'de> Visitor<'de> for File<'_> {
                     let of: Numbers = map.next_value()?;
                     (about.rank, about.world_size) = (of.rank, of.world_size);
                 }
+                FileKey::Base => about.base_ns = map.next_value::<Scalar>()?.exact(),
                 FileKey::Own => about.own = Some(map.next_value::<OwnWords>()?.0),
                 FileKey::Other => {
                     map.next_value::<IgnoredAny>()?;
@@ -152,6 +155,7 @@ fn pass_over<'de, A: MapAccess<'de>>(mut map: A) -> Result<(), A::Error> {
 /// A value as it is: a number, a text, or something else.
 #[derive(Debug, Default)]
 enum Scalar {
+    Whole(u64),
     Number(f64),
     Text(String),
     #[default]
@@ -162,6 +166,15 @@ impl Scalar {
     fn number(&self) -> Option<f64> {
         match self {
             Self::Number(n) => Some(*n),
+            Self::Whole(n) => Some(*n as f64),
+            _ => None,
+        }
+    }
+
+    /// A number that stands there as a whole one.
+    fn exact(&self) -> Option<u64> {
+        match self {
+            Self::Whole(n) => Some(*n),
             _ => None,
         }
     }
@@ -198,7 +211,7 @@ impl<'de> Visitor<'de> for ScalarVisitor {
     passes_over!(Scalar::Other; visit_bool: bool);
 
     fn visit_u64<E: serde::de::Error>(self, n: u64) -> Result<Scalar, E> {
-        Ok(Scalar::Number(n as f64))
+        Ok(Scalar::Whole(n))
     }
 
     fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Scalar, E> {
@@ -290,7 +303,10 @@ members!(
     Args,
     ArgsKey {
         device: "device" as Scalar,
+        stream: "stream" as Scalar,
         bytes: "bytes" as Scalar,
+        begin_error: "begin_error_ns" as Scalar,
+        duration_error: "duration_error_ns" as Scalar,
         part_of: "part of" as Scalar
     }
 );
@@ -388,7 +404,10 @@ impl Events<'_> {
             return;
         };
         let name = event.name.text().unwrap_or_default();
-        let part = { event.args.part_of.text() }.and_then(|part| part_of(&part));
+        let part = match &event.args.part_of {
+            Scalar::Text(part) => part_of(part),
+            _ => None,
+        };
         // Those with a capital are of PyTorch 1.
         let what = match (&*category, part) {
             ("kernel" | "Kernel", _) => What::Kernel(&name),
@@ -400,13 +419,17 @@ impl Events<'_> {
         if ph != "X" {
             return;
         }
-        let gpu = event.args.device.whole();
         let ns = |us: &Scalar| us.number().map(|us| (us * 1000.0).round() as u64);
+        let number = |of: &Scalar| of.whole().and_then(|n| u32::try_from(n).ok());
+        let error = |of: &Scalar| of.whole().unwrap_or(0);
+        let args = &event.args;
         self.0.work(&Work {
             what,
-            gpu: gpu.and_then(|gpu| u32::try_from(gpu).ok()),
+            gpu: number(&args.device),
+            stream: number(&args.stream),
             times: ns(&event.ts).zip(ns(&event.dur)),
-            bytes: event.args.bytes.whole().unwrap_or(0),
+            errors: (error(&args.begin_error), error(&args.duration_error)),
+            bytes: args.bytes.whole().unwrap_or(0),
         });
     }
 }

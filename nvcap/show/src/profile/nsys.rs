@@ -305,7 +305,9 @@ impl<const N: usize> Activity<N> {
         Work {
             what,
             gpu: self.gpu,
+            stream: None,
             times: self.times,
+            errors: (0, 0),
             bytes: bytes.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
         }
     }

@@ -36,6 +36,8 @@ impl OfRecording {
         self.sums.work(&Work {
             what,
             gpu: work.gpu,
+            stream: Some(work.channel.0),
+            errors: (0, 0),
             times: work.times.map(|times| (times.begin, times.duration)),
             bytes: match work.kind {
                 Kind::Copy(_) | Kind::Memset => work.bytes,

@@ -214,7 +214,9 @@ mod tests {
         Work {
             what: name.map_or(What::Memset, What::Kernel),
             gpu: Some(0),
+            stream: None,
             times: Some((begin, ns)),
+            errors: (0, 0),
             bytes: 0,
         }
     }

@@ -18,7 +18,7 @@ pub enum What<'a> {
 
 impl What<'_> {
     /// Returns the name of a row of copies; `None` for kernels, which have names of their own.
-    pub(super) fn of_copies(self) -> Option<String> {
+    pub(crate) fn of_copies(self) -> Option<String> {
         Some(match self {
             Self::Kernel(_) => return None,
             Self::Copy(Some(to)) => format!("copy {}", direction(to)),
@@ -36,8 +36,12 @@ pub struct Work<'a> {
     pub what: What<'a>,
     /// The GPU's number, as the profiler counts GPUs.
     pub gpu: Option<u32>,
+    /// The stream, by its number.
+    pub stream: Option<u32>,
     /// Begin and duration, ns, where both are known.
     pub times: Option<(u64, u64)>,
+    /// The most by which these two may be wrong, ns; 0 where that is not told.
+    pub errors: (u64, u64),
     /// Bytes that a copy or memset wrote.
     pub bytes: u64,
 }
