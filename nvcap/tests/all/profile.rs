@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::cli::{Folder, argument, nvcap, refused, text};
 use crate::common::files::fixture;
+use crate::common::job;
 use crate::common::schema::Schema;
 
 /// Runs nvcap, which must end with the status; returns its first object, which must be of the schema.
@@ -266,7 +267,7 @@ fn files_that_are_cut_or_of_other_kinds_say_so() {
         ],
     );
     let reads = "torch.profiler writes one: nvcap time and nvcap diff read it";
-    for command in ["decode", "stats", "ranks", "report"] {
+    for command in ["decode", "stats", "report"] {
         refused(&[command], &[(vec![&*trace], 1, reads)]);
     }
     refused(&[], &[(vec![&*trace], 2, "nvcap time ")]);
@@ -299,5 +300,82 @@ fn databases_of_others_are_refused() {
     refused(
         &["decode"],
         &[(vec![&*all[2]], 1, "nvcap time and nvcap diff read it")],
+    );
+}
+
+/// Ranks of a job by the exports of its recording, one file a rank, as torch.profiler writes them: who held up whom is what the recording tells.
+#[test]
+fn ranks_are_compared_by_their_traces() {
+    let folder = Folder::new("profile-ranks");
+    let job = job::run(80, &[4, 9, 4]);
+    let node = folder.path("node.pcapng");
+    let booted = 1_700_000_000_000_000_000;
+    fs::write(
+        &node,
+        job::written(job.records.iter().flatten(), 1, true, booted),
+    )
+    .unwrap();
+    let ranks: Vec<String> = (0..3)
+        .map(|n| format!("{}={n}", job::FIRST_PID + n))
+        .collect();
+    let named: Vec<&str> = { ranks.iter() }.flat_map(|rank| ["--rank", rank]).collect();
+    let first = folder.path("node.json.gz");
+    let export = ["export", "kineto", &node, "--world-size", "3", "-o", &first];
+    let out = nvcap(&[&export[..], &named].concat());
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let files: Vec<String> = { 1..3 }
+        .map(|n| folder.path(&format!("node.{}.json.gz", job::FIRST_PID + n)))
+        .collect();
+    let files = [&*first, &files[0], &files[1]];
+    let found = |args: &[&str]| -> Value {
+        let out = nvcap(&[&["ranks", "--json"], args].concat());
+        assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+        serde_json::from_str(text(&out.stdout).lines().next().unwrap()).unwrap()
+    };
+    let (told, of_recording) = (found(&files), found(&[&[&*node], &named[..]].concat()));
+    let verdict = of_recording["verdict"].as_str().unwrap();
+    assert!(
+        verdict.starts_with("rank 1 comes last in 100.0 % of 80"),
+        "{verdict}"
+    );
+    // The stream stands for the communicator, which is said.
+    let said = told["verdict"].as_str().unwrap();
+    assert!(
+        said.starts_with(&format!(
+            "{verdict}; not certain: the communicator of rank "
+        )),
+        "{said}"
+    );
+    let kind = |of: &Value| of["communicators"][0]["kinds"][0].clone();
+    for member in [
+        "calls",
+        "matched",
+        "timed",
+        "attributed",
+        "skew_ns",
+        "waited_ns",
+    ] {
+        assert_eq!(kind(&told)[member], kind(&of_recording)[member], "{member}");
+    }
+    for rank in 0..3 {
+        let of = |all: &Value| all["ranks"][rank]["compute_ns"].clone();
+        assert_eq!(of(&told), of(&of_recording), "{rank}");
+    }
+    assert_eq!(told["ranks"][2]["world_size"], 3);
+    let shown = text(&nvcap(&[&["ranks"], &files[..]].concat()).stdout);
+    assert!(shown.contains("compared as they stand"), "{shown}");
+    // Files of one kind, of one clock.
+    let (moved, timeless) = (folder.path("moved.json"), folder.path("timeless.json"));
+    let base = json!({"schemaVersion": 1, "baseTimeNanoseconds": 5, "traceEvents": [
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "args": {"device": 0, "stream": 7}}]});
+    fs::write(&moved, base.to_string()).unwrap();
+    fs::write(&timeless, torch()).unwrap();
+    refused(
+        &["ranks"],
+        &[
+            (vec![files[0], &*node], 1, "by files of one kind"),
+            (vec![files[0], &*moved], 1, "count from two moments"),
+            (vec![files[0], &*timeless], 1, "does not say from when on"),
+        ],
     );
 }
