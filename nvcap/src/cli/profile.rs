@@ -43,7 +43,8 @@ pub(super) fn open(args: &RecordingArgs) -> anyhow::Result<Input<'_>> {
     let file = args.file.as_path();
     let opened =
         progress::open(file).and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
-    let (reader, reading) = opened.with_context(|| format!("cannot read {}", file.display()))?;
+    let (reader, reading) =
+        opened.with_context(|| format!("cannot read the capture {}", file.display()))?;
     let (kind, reader) = kind::of(reader);
     let of = match kind {
         Kind::Kineto => Of::Kineto(reader),

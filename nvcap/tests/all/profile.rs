@@ -282,20 +282,13 @@ fn databases_of_others_are_refused() {
     let (packed, cut) = (folder.path("run.sqlite.gz"), folder.path("cut.sqlite"));
     fs::write(&cut, &db[..db.len() / 2]).unwrap();
     let to = fs::File::create(&packed).unwrap();
-    let zipped = Command::new("gzip")
-        .args(["-c", &all[2]])
-        .stdout(to)
-        .status();
-    let mut lines = vec![(vec![&*cut], 1, "cannot read the SQLite database")];
-    if zipped.is_ok_and(|status| status.success()) {
-        lines.push((vec![&*packed], 1, "decompressed first"));
-    }
-    let out = nvcap(&["time", &cut]);
-    // Half of it may be read as far as it goes, too.
-    if out.status.code() == Some(3) {
-        assert!(text(&out.stdout).contains("NOT READ TO ITS END"));
-        lines.remove(0);
-    }
+    let mut gzip = flate2::write::GzEncoder::new(to, flate2::Compression::fast());
+    gzip.write_all(&db).unwrap();
+    gzip.finish().unwrap();
+    let lines = [
+        (vec![&*cut], 1, "cannot read the SQLite database"),
+        (vec![&*packed], 1, "decompressed first"),
+    ];
     refused(&["time"], &lines);
     refused(
         &["decode"],

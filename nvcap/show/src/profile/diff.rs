@@ -13,7 +13,7 @@ use crate::output::units::{Bytes, Nanoseconds};
 /// The most rows of a kind that text shows, unless all are asked for: those whose time or number differs most.
 const SHOWN: usize = 20;
 
-/// What is known of one of the two files beside its sums.
+/// Facts of one of the two files beside its sums.
 #[derive(Clone, Copy, Debug)]
 pub enum Of<'a> {
     /// A recording, with its verdict.
@@ -200,7 +200,7 @@ fn row(a: Part, b: Part, what: &str) -> String {
     )
 }
 
-/// What one of the two is, and what is missing in it.
+/// Says what one of the two is, and what is missing in it.
 fn says(side: Side<'_>) -> String {
     match side.of {
         Of::Profile(about) => about.says(),

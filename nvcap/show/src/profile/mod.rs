@@ -33,6 +33,6 @@ pub trait Works {
     /// Takes a work.
     fn work(&mut self, work: &Work<'_>);
 
-    /// Asked now and then: `false` ends the reading.
+    /// Tells now and then whether reading goes on: `false` ends it.
     fn goes_on(&mut self) -> bool;
 }

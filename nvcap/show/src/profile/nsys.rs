@@ -33,7 +33,7 @@ const TABLES: [&str; 4] = [
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 ];
 
-/// Why the reading of rows ended.
+/// Reason for which the reading of rows ended.
 enum Ended {
     Stopped,
     /// There are more rows than the file has room for.

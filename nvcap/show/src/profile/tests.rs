@@ -214,7 +214,7 @@ fn reading_ends_where_the_user_wants() {
     assert_eq!(until.sums.works(), 2);
 }
 
-/// What is made to take memory ends with an error, and not with all memory taken.
+/// Files that are made to take memory end with an error, and not with all memory taken.
 #[test]
 fn files_that_are_made_to_cost_are_cut() {
     let endless = |begin: &str, unit: &str| {

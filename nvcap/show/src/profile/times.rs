@@ -1,4 +1,4 @@
-//! What `nvcap time` shows of a profiler's file: kernels and copies by the time that they took, and how busy each GPU was. Why a GPU was idle is not in such
+//! Sums of a profiler's file, as `nvcap time` shows them: kernels and copies by the time that they took, and how busy each GPU was. Why a GPU was idle is not in such
 //! a file.
 
 use serde_json::{Value, json};
@@ -180,7 +180,7 @@ fn durations(of: &Durations) -> Value {
     })
 }
 
-/// What `about` says of a file, as members of JSON.
+/// Members of JSON that say what a file is.
 pub(super) fn file(name: &str, about: &About) -> Value {
     let own = about.own.as_ref();
     json!({

@@ -1,4 +1,4 @@
-//! What every comparison shares: reading a recording to its end, and writing what was found.
+//! Parts that every comparison shares: reading a recording to its end, and writing what was found.
 
 use std::path::Path;
 

@@ -19,7 +19,7 @@ use crate::cli::profile::{self, Input};
 use crate::cli::recording::RecordingArgs;
 use crate::cli::target;
 
-/// How the ranks are shown.
+/// Way in which the ranks are shown.
 pub(super) struct Shown<'a> {
     pub(super) output: &'a OutputArgs,
     pub(super) arrivals: bool,
