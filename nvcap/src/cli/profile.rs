@@ -10,7 +10,7 @@ use nvcap_recording::file::packed;
 use nvcap_show::profile::nsys::NsysFile;
 use nvcap_show::profile::{About, Sums, Work, Works, kineto};
 
-use super::progress::{self, Reading};
+use super::progress::{self, Reading, UntilInterrupted};
 use super::recording::{INTERRUPTED, Recording, RecordingArgs};
 
 /// A file that was opened, of which nothing but its kind is read yet.
@@ -47,7 +47,9 @@ pub(super) fn open(args: &RecordingArgs) -> anyhow::Result<Input<'_>> {
         opened.with_context(|| format!("cannot read the capture {}", file.display()))?;
     let (kind, reader) = kind::of(reader);
     let of = match kind {
-        Kind::Kineto => Of::Kineto(reader),
+        // A signal ends standard input by itself.
+        Kind::Kineto if file.as_os_str() == "-" => Of::Kineto(reader),
+        Kind::Kineto => Of::Kineto(Box::new(UntilInterrupted(reader))),
         Kind::Sqlite => nsys(file)?,
         _ => {
             let recording = args.of_reader((reader, reading), false)?;
@@ -140,7 +142,9 @@ impl Profile<'_> {
             Of::Nsys(db) => db.read(&mut counted),
         };
         let count = counted.count;
-        if !self.reading.is_whole() {
+        // The user's wish may have ended the file, and not its events.
+        let is_wanted = about.cut.is_none() || self.reading.goes_on();
+        if !self.reading.is_whole() || !is_wanted {
             about.cut = Some(INTERRUPTED.to_owned());
         }
         self.reading.end();
