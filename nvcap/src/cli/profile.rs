@@ -125,9 +125,11 @@ impl Profile<'_> {
         output: Option<&Path>,
     ) -> anyhow::Result<About> {
         let reading = &mut self.reading;
-        // SQLite has a way of its own to the file, and how far it is cannot be told.
-        if let Of::Kineto(_) = self.of {
-            reading.show_for(output);
+        match self.of {
+            Of::Kineto(_) => reading.show_for(output),
+            // SQLite has a way of its own to the file, and how far it is cannot be told.
+            #[cfg(feature = "sqlite")]
+            Of::Nsys(_) => {}
         }
         reading.begin()?;
         nvcap_process::confine::decoding();
