@@ -9,6 +9,7 @@ pub mod diff;
 pub mod export;
 pub mod output;
 pub mod pipeline;
+pub mod profile;
 pub mod ranks;
 pub mod samples;
 pub mod shares;

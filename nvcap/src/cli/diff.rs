@@ -1,22 +1,24 @@
-//! `nvcap diff`: two recordings of one program, compared.
+//! `nvcap diff`: two recordings of one program, compared; or one with another profiler's trace (`profiles`).
+
+mod place;
+mod profiles;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
-
 use nvcap_decode::ledger::{Ledger, STATUS_LOST};
 use nvcap_show::diff::{self, Collect, RecordingLines, Shown, Words};
 use nvcap_show::output::filter::Filter;
+use nvcap_show::output::ledger;
 use nvcap_show::output::message::tell;
-use nvcap_show::output::{json, ledger};
-use nvcap_show::pipeline::Pipeline;
 
-use super::output_args::{OutputArgs, When, parse_filter};
-use super::recording::{Format, INTERRUPTED, Played, RecordingArgs};
+use super::output_args::{When, parse_filter};
+use super::overwrite;
+use super::profile::{self, Input};
+use super::recording::{Format, Recording, RecordingArgs};
 use super::usage::bail_usage;
 use super::values::{Force, OUTPUT, SHOWN};
-use super::{overwrite, target};
+use place::Place;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,10 +28,14 @@ Examples:
   nvcap diff -e op=launch,copy before.orc after.orc   of some operations
   nvcap diff -U0 before.orc after.orc                 changes without the lines around them
   nvcap diff before.orc after.orc && echo same        in a script
+  nvcap diff yesterday.json.gz run.pcapng             torch.profiler's trace and a recording
+  nvcap diff yesterday.sqlite run.pcapng              that of nsys export --type sqlite
 
 Channels are paired by engine, in the order of their first use, and their operations aligned.
 Handles, payloads, users' data and the values of addresses are not compared; but where operations
 of one recording have the same address, those of the other must, too (--any-data: need not).
+Where one of the two is a trace of torch.profiler or nsys, kernels, copies and memsets are
+compared by name: their number, their time, their bytes. The time alone is no difference.
 
 Exit status, as of diff: 0 no difference, 1 differences, 2 trouble (usage, a file that cannot be
 read); and 3 no difference in what is there, but one of them lacks something.";
@@ -43,10 +49,10 @@ pub(super) const TROUBLE: u8 = 2;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The first recording, plain or compressed by gzip, xz or zstd; - is standard input
+    /// The first recording, or a trace of torch.profiler or nsys (SQLite), plain or compressed by gzip, xz or zstd; - is standard input
     pub first: PathBuf,
 
-    /// The second recording
+    /// The second recording or trace
     pub second: PathBuf,
 
     /// Format of both; by default their content tells
@@ -120,9 +126,24 @@ fn compare(args: &Args) -> anyhow::Result<u8> {
     if inputs.iter().all(|file| file.as_os_str() == "-") {
         bail_usage!("only one of the two can be standard input: write the other to a file first");
     }
+    let files = inputs.map(|file| RecordingArgs {
+        from: args.from,
+        ..RecordingArgs::of(file)
+    });
+    let place = Place {
+        inputs,
+        output: args.output.as_deref(),
+        force: args.force.force,
+        json: args.json,
+        color: args.color,
+    };
+    let (a, b) = match (profile::open(&files[0])?, profile::open(&files[1])?) {
+        (Input::Recording(a), Input::Recording(b)) => (*a, *b),
+        (a, b) => return of_profiles(args, &place, [a, b]),
+    };
     let mut words = Words::default();
-    let (a, ledger_a) = read(args, &args.first, &mut words)?;
-    let (b, ledger_b) = read(args, &args.second, &mut words)?;
+    let (a, ledger_a) = read(args, &place, (&args.first, a), &mut words)?;
+    let (b, ledger_b) = read(args, &place, (&args.second, b), &mut words)?;
     let options = diff::Options {
         any_data: args.any_data,
         context: args.unified,
@@ -136,68 +157,49 @@ fn compare(args: &Args) -> anyhow::Result<u8> {
         brief: args.brief,
         all: args.verbose,
     };
-    let mut out = target::open(args.output.as_deref(), args.force.force, false, &inputs)?;
     let verdicts = [&ledger_a, &ledger_b].map(ledger::verdict);
-    if args.json {
-        let object = diff::object(&found, shown, [&verdicts[0], &verdicts[1]]);
-        json::write(out.object(), &object);
-        out.object().push(b'\n');
-    } else {
-        let when = OutputArgs {
-            color: args.color,
-            ..OutputArgs::default()
-        };
-        let color = when.color().enabled(out.is_terminal());
-        diff::text(out.object(), color, &found, shown);
-    }
-    match target::written(&mut out) {
-        // The reader closed the pipe, as in `nvcap diff A B | head`: the exit status is still that of the comparison.
-        Err(e) if e.chain().any(is_gone) => {}
-        written => written?,
-    }
+    place.write(
+        || diff::object(&found, shown, [&verdicts[0], &verdicts[1]]),
+        |out, color| diff::text(out, color, &found, shown),
+    )?;
     for ((name, ledger), verdict) in names.iter().zip([&ledger_a, &ledger_b]).zip(&verdicts) {
         if !ledger.is_complete() {
             tell(format_args!("{name}: {verdict}"));
         }
     }
     let is_whole = found.is_whole() && ledger_a.is_complete() && ledger_b.is_complete();
-    Ok(match (found.differs(), is_whole) {
+    Ok(status(found.differs(), is_whole))
+}
+
+/// The exit status of a comparison. `is_whole`: all was there, and all was compared.
+fn status(differs: bool, is_whole: bool) -> u8 {
+    match (differs, is_whole) {
         (true, _) => DIFFERENT,
         (false, false) => STATUS_LOST,
         (false, true) => 0,
-    })
+    }
 }
 
-/// Tells whether the reader of the output went away.
-fn is_gone(cause: &(dyn std::error::Error + 'static)) -> bool {
-    cause
-        .downcast_ref::<std::io::Error>()
-        .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+/// Compares where at least one of the two is another profiler's trace.
+fn of_profiles(args: &Args, place: &Place<'_>, inputs: [Input<'_>; 2]) -> anyhow::Result<u8> {
+    if args.filter.is_some() || args.any_data {
+        bail_usage!(
+            "-e and --any-data are of two recordings, and one of these is another profiler's trace: leave them out"
+        );
+    }
+    let (differs, is_whole) = profiles::compare(place, args.verbose, inputs)?;
+    Ok(status(differs, is_whole))
 }
 
 /// Reads one of the two recordings: its lines, which are compared, and its ledger.
-fn read(args: &Args, file: &Path, words: &mut Words) -> anyhow::Result<(RecordingLines, Ledger)> {
-    let recording = RecordingArgs {
-        from: args.from,
-        ..RecordingArgs::of(file)
-    };
-    let mut recording = recording.open()?;
-    let shown = OutputArgs {
-        filter: args.filter.clone(),
-        ..OutputArgs::default()
-    };
-    let shown = shown.of_recording(recording.trace());
-    let options = shown.pipeline_options(false, None)?;
+fn read(
+    args: &Args,
+    place: &Place<'_>,
+    (file, recording): (&Path, Recording<'_>),
+    words: &mut Words,
+) -> anyhow::Result<(RecordingLines, Ledger)> {
     let mut collect = Collect::new(words, args.filter.is_some());
-    let mut pipeline = Pipeline::new(options, vec![Box::new(&mut collect)]);
-    let recording = recording.quiet_until_the_end(args.output.as_deref());
-    let played = recording.play(&mut pipeline)?;
-    let ledger = shown.finish(pipeline)?.ledger;
-    if played == Played::Interrupted {
-        bail!(
-            "{}: {INTERRUPTED}, and nothing was compared",
-            file.display()
-        );
-    }
+    let filter = args.filter.clone();
+    let ledger = place.play(file, recording, filter, Box::new(&mut collect))?;
     Ok((collect.recording(), ledger))
 }

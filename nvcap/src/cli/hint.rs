@@ -72,6 +72,9 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     match file.map(|file| kind::of(file).0) {
         Some(kind::Kind::Recording) => Some(format!("to show a recording: nvcap decode {typed}")),
         Some(kind::Kind::Orc) => Some(format!("to read a capture: nvcap decode {typed}")),
+        Some(kind::Kind::Kineto | kind::Kind::Sqlite) => Some(format!(
+            "to read another profiler's trace: nvcap time {typed}"
+        )),
         Some(kind::Kind::IoctlLog) => {
             Some(format!("to read a log of ioctls: nvcap ioctls {typed}"))
         }

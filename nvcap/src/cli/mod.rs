@@ -30,6 +30,7 @@ mod overwrite;
 mod parts;
 mod pids;
 mod process_filter;
+mod profile;
 mod progress;
 mod ranks;
 mod record;

@@ -5,6 +5,8 @@
 //! rank 1 comes last in 97.1 % of 1019 all-reduces, 2.10 ms late on average: 30 more of gemm before each, 2.09 ms
 //! ```
 
+mod profiles;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -36,6 +38,7 @@ Examples:
   nvcap ranks node.pcapng                          of all ranks (nvcap record --gpu-time -a)
   nvcap ranks rank*.pcapng                         a recording of each rank, made on one host
   nvcap ranks node.pcapng --rank 4711=0 --rank 4712=1
+  nvcap ranks traces/rank*.json.gz                 traces of torch.profiler, one of each rank
   sudo nvcap ranks -a --duration 10                every process that uses a GPU, live
   sudo nvcap ranks -p 4711 -p 4712 --duration 10   two running ranks
   nvcap ranks node.pcapng --collective '*exchange*'
@@ -55,7 +58,7 @@ const SAME_HOST_NS: u64 = 1_000_000_000;
 #[command(after_help = EXAMPLES)]
 #[group(skip)]
 pub(super) struct Args {
-    /// Recordings with the GPU's time stamps (nvcap record --gpu-time) to read instead of live processes: one of all ranks, or one of each
+    /// Recordings with the GPU's time stamps (nvcap record --gpu-time) to read instead of live processes: one of all ranks, or one of each; or traces of torch.profiler, one of each rank
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
     pub files: Vec<PathBuf>,
 
@@ -352,6 +355,14 @@ fn of_one_host(traces: &[Trace]) -> anyhow::Result<()> {
 }
 
 fn of_files(files: &[PathBuf], output: &OutputArgs, shows: &Shows) -> anyhow::Result<ExitCode> {
+    if profiles::are_meant(files)? {
+        let shown = profiles::Shown {
+            output,
+            arrivals: shows.arrivals,
+            same_host_ns: SAME_HOST_NS,
+        };
+        return profiles::show(files, &shows.gathered, &shown);
+    }
     let traces = traces(files);
     of_one_host(&traces)?;
     let args: Vec<RecordingArgs> = { traces.iter() }

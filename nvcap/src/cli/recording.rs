@@ -219,7 +219,10 @@ impl RecordingArgs {
                 "{name} holds no submissions: it is {}",
                 Kind::IoctlLog.seems().replace("FILE", &name.to_string())
             ),
-            (None, Kind::Empty | Kind::Program | Kind::Other(Some(_))) => {
+            (
+                None,
+                Kind::Empty | Kind::Program | Kind::Kineto | Kind::Sqlite | Kind::Other(Some(_)),
+            ) => {
                 bail!("{}", no_capture(&self.file, kind))
             }
             (None, Kind::Text | Kind::Other(None)) => match kind::by_name(&self.file) {

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use super::output_args::OutputArgs;
+use super::profile::{self, Input, Profile};
 use super::recording::{Recording, RecordingArgs};
+use super::usage::bail_usage;
 use super::{sums, target, trace, trace_run, values};
 use nvcap_decode::driver::Version;
 use nvcap_decode::hang::ProcessReport;
@@ -15,8 +17,10 @@ use nvcap_show::output::dump::{LAST, Shown as Look, Word, verdict};
 use nvcap_show::output::gpu_time::earlier::Work;
 use nvcap_show::output::gpu_time::kernel_times::KernelTimes;
 use nvcap_show::output::gpu_time::{Evidence, TimeReport};
+use nvcap_show::output::json;
 use nvcap_show::output::message::tell;
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
+use nvcap_show::profile::times as profile_times;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +31,8 @@ Examples:
   nvcap time nvcap.pcapng                       of what nvcap record --gpu-time has written
   sudo nvcap time --json -p 4711 --duration 10  one JSON object, and the ledger
   nvcap time node.pcapng --by process           kernels of each rank, not of all together
+  nvcap time rank0.json.gz                      of a trace of torch.profiler (docs/from-kineto.md)
+  nvcap time run.sqlite                         of nsys export --type sqlite (docs/from-nsys.md)
 
 The process runs at its full speed: its rings and the GPU's time stamps are read from outside
 (--how observe). With --how trap each submission's doorbell is timed too, so that times in the
@@ -38,7 +44,7 @@ docs/gpu-time.md says how times are known, and how well.";
 #[command(after_help = EXAMPLES)]
 #[group(skip)]
 pub(super) struct Args {
-    /// A recording with the GPU's time stamps (nvcap record --gpu-time) to read instead of a live process
+    /// A recording with the GPU's time stamps (nvcap record --gpu-time), or a trace of torch.profiler or nsys (SQLite), to read instead of a live process
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
     pub file: Option<PathBuf>,
 
@@ -175,7 +181,11 @@ fn earlier(pids: &[u32]) -> Vec<Work> {
 
 /// Opens a recording with time stamps.
 fn opened(of: &RecordingArgs) -> anyhow::Result<Recording<'_>> {
-    let mut recording = of.open()?;
+    stamped(of, of.open()?)
+}
+
+/// The recording, if it has time stamps.
+fn stamped<'a>(of: &RecordingArgs, mut recording: Recording<'a>) -> anyhow::Result<Recording<'a>> {
     if !recording.trace().is_some_and(|info| info.gpu_time) {
         bail!(
             "{} has no time stamps of the GPU: they are recorded with --gpu-time (nvcap record --gpu-time -p PID)",
@@ -186,7 +196,10 @@ fn opened(of: &RecordingArgs) -> anyhow::Result<Recording<'_>> {
 }
 
 fn of_file(of: &RecordingArgs, output: &OutputArgs, shown: Shown) -> anyhow::Result<ExitCode> {
-    let mut recording = opened(of)?;
+    let mut recording = match profile::open(of)? {
+        Input::Recording(recording) => stamped(of, *recording)?,
+        Input::Profile(profile) => return of_profile(profile, of, output, &shown),
+    };
     let output = output.of_recording(recording.trace());
     let mut pipeline = report(&output, shown, false, &of.inputs(), None)?;
     recording
@@ -194,6 +207,42 @@ fn of_file(of: &RecordingArgs, output: &OutputArgs, shown: Shown) -> anyhow::Res
         .play(&mut pipeline)?;
     let ledger = output.conclude(pipeline)?;
     Ok(ExitCode::from(ledger.exit_status()))
+}
+
+/// Shows the sums of another profiler's file.
+fn of_profile(
+    profile: Profile<'_>,
+    of: &RecordingArgs,
+    shown: &OutputArgs,
+    rows: &Shown,
+) -> anyhow::Result<ExitCode> {
+    let is_refused = [
+        (shown.filter.is_some(), "-e"),
+        (shown.phases.is_some(), "--phases"),
+        (rows.by.is_some(), "--by"),
+        (!rows.times.is_empty(), "--times-from"),
+        (shown.exec_time, "--exec-time"),
+    ];
+    if let Some((_, option)) = is_refused.into_iter().find(|(is_given, _)| *is_given) {
+        bail_usage!(
+            "{} is another profiler's trace, in which nothing is that {option} asks for: leave it out",
+            of.name()
+        );
+    }
+    let output = shown.output.as_deref();
+    let mut out = target::open(output, shown.force, false, &of.inputs())?;
+    let (mut sums, about) = profile.read(output)?;
+    if shown.json {
+        let object = profile_times::object(&of.name(), &mut sums, &about);
+        json::write(out.object(), &object);
+        out.object().push(b'\n');
+    } else {
+        let color = shown.color().enabled(out.is_terminal());
+        let width = out.width();
+        profile_times::text(out.object(), color, width, &mut sums, &about);
+    }
+    target::written(&mut out)?;
+    Ok(ExitCode::from(about.status()))
 }
 
 fn live(mut trace: trace::Args, shown: Shown) -> anyhow::Result<ExitCode> {

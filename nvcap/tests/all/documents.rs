@@ -142,8 +142,9 @@ fn examples_print_what_is_shown() {
     assert_eq!(of("diff.md"), ["diff", "diff"]);
     assert_eq!(of("stats.md"), ["stats"]);
     assert_eq!(of("ranks.md"), ["ranks"]);
+    assert_eq!(of("from-kineto.md"), ["export", "diff", "time"]);
     let nsys = [
-        "time", "decode", "stats", "decode", "diff", "dump", "report",
+        "export", "time", "time", "decode", "stats", "decode", "diff", "dump", "report",
     ];
     assert_eq!(of("from-nsys.md"), nsys);
 }

@@ -66,6 +66,7 @@ mod output_stacks;
 mod output_times;
 mod output_words;
 mod pipeline;
+mod profile;
 mod progress;
 mod ranks;
 mod screens;

@@ -21,6 +21,10 @@ pub enum Kind {
     Unreadable,
     /// A program.
     Program,
+    /// A trace of events in JSON, as torch.profiler (Kineto) writes one.
+    Kineto,
+    /// An SQLite database, as Nsight Systems exports one.
+    Sqlite,
     /// Text of an unknown kind.
     Text,
     /// Another kind, in words where it is a known one.
@@ -48,10 +52,6 @@ const MAGICS: &[(&[u8], &str)] = &[
         "a capture of network packets (pcapng)",
     ),
     (b"PERFILE2", "a recording of perf"),
-    (
-        b"SQLite format 3\0",
-        "an SQLite database, as nsys export writes one: nsys stats shows it, nvcap does not",
-    ),
     (b"PK\x03\x04", "a zip archive"),
     (
         b"BZh",
@@ -111,9 +111,10 @@ pub fn by_head(head: &[u8]) -> Kind {
         return Kind::IoctlLog;
     }
     if head.starts_with(b"{") && CHROME.iter().any(|key| contains(head, key)) {
-        return Kind::Other(Some(
-            "a trace of events in JSON, as torch.profiler writes one: Perfetto shows it, nvcap does not",
-        ));
+        return Kind::Kineto;
+    }
+    if head.starts_with(b"SQLite format 3\0") {
+        return Kind::Sqlite;
     }
     if let Some((_, what)) = MAGICS.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Kind::Other(Some(what));
@@ -143,7 +144,7 @@ fn contains(head: &[u8], what: &[u8]) -> bool {
 pub fn by_name(path: &Path) -> Option<&'static str> {
     Some(match path.extension()?.to_str()? {
         "nsys-rep" | "qdrep" | "qdstrm" => {
-            "a report of Nsight Systems by its name: nsys stats shows it, nvcap does not"
+            "a report of Nsight Systems by its name: nsys stats shows it; nvcap time and nvcap diff read what nsys export --type sqlite makes of it"
         }
         "ncu-rep" => {
             "a report of Nsight Compute by its name: ncu --import shows it, nvcap does not"
@@ -181,6 +182,12 @@ impl Kind {
             Self::Empty => "empty",
             Self::Unreadable => "cut or damaged: nothing of it can be read",
             Self::Program => "a program: to run and trace it, give it behind --",
+            Self::Kineto => {
+                "a trace of events in JSON, as torch.profiler writes one: nvcap time and nvcap diff read it"
+            }
+            Self::Sqlite => {
+                "an SQLite database, as nsys export writes one: nvcap time and nvcap diff read it"
+            }
             Self::Text => "a text",
             Self::Other(Some(what)) => what,
             Self::Other(None) => "nothing that nvcap knows",
@@ -223,11 +230,9 @@ mod tests {
     fn files_of_other_profilers_are_named() {
         let kineto = b"{\n  \"schemaVersion\": 1,\n  \"deviceProperties\": [";
         for head in [&kineto[..], b"{\"traceEvents\":[]}"] {
-            let Kind::Other(Some(what)) = by_head(head) else {
-                panic!("{:?}", by_head(head));
-            };
-            assert!(what.contains("torch.profiler"), "{what}");
+            assert_eq!(by_head(head), Kind::Kineto);
         }
+        assert_eq!(by_head(b"SQLite format 3\0\x10\0"), Kind::Sqlite);
         let named = |name| by_name(Path::new(name)).unwrap_or_default();
         assert!(named("a.nsys-rep").contains("nsys stats"));
         assert!(named("b/c.ncu-rep").contains("ncu --import"));

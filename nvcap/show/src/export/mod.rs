@@ -12,4 +12,4 @@ pub mod perfetto;
 pub mod report;
 mod rows;
 pub mod tables;
-mod works;
+pub(crate) mod works;

@@ -14,7 +14,7 @@ use nvcap_decode::record::ChannelId;
 
 /// Kind of a work, as CUPTI's activities have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A kernel; or several works of one entry that are not all copies.
     Kernel,
     /// A replay of a graph.
@@ -52,19 +52,19 @@ impl Kind {
 
 /// Facts of a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) grid: Option<[u32; 3]>,
-    pub(super) block: Option<[u32; 3]>,
-    pub(super) registers: Option<u32>,
+pub(crate) struct Shape {
+    pub(crate) grid: Option<[u32; 3]>,
+    pub(crate) block: Option<[u32; 3]>,
+    pub(crate) registers: Option<u32>,
     /// Bytes of static and dynamic shared memory together.
-    pub(super) shared_bytes: Option<u32>,
+    pub(crate) shared_bytes: Option<u32>,
     #[cfg(feature = "sqlite")]
-    pub(super) local_bytes: Option<u32>,
+    pub(crate) local_bytes: Option<u32>,
     #[cfg(feature = "sqlite")]
-    pub(super) cluster: Option<[u32; 3]>,
+    pub(crate) cluster: Option<[u32; 3]>,
     /// Its name, where that is known.
     #[cfg(feature = "sqlite")]
-    pub(super) kernel: Option<Arc<nvcap_decode::record::Kernel>>,
+    pub(crate) kernel: Option<Arc<nvcap_decode::record::Kernel>>,
 }
 
 impl Shape {
@@ -86,11 +86,11 @@ impl Shape {
 
 /// Nodes of a graph that one replay ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Replay {
-    pub(super) nodes: u32,
-    pub(super) kernels: u32,
-    pub(super) memsets: u32,
-    pub(super) copies: u32,
+pub(crate) struct Replay {
+    pub(crate) nodes: u32,
+    pub(crate) kernels: u32,
+    pub(crate) memsets: u32,
+    pub(crate) copies: u32,
 }
 
 impl Replay {
@@ -106,42 +106,42 @@ impl Replay {
 
 /// Times of a work, ns; the errors are the most by which they may be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Times {
-    pub(super) begin: u64,
-    pub(super) begin_error: u64,
-    pub(super) duration: u64,
-    pub(super) duration_error: u64,
+pub(crate) struct Times {
+    pub(crate) begin: u64,
+    pub(crate) begin_error: u64,
+    pub(crate) duration: u64,
+    pub(crate) duration_error: u64,
 }
 
 /// A work of one ring entry.
 #[derive(Clone, Debug)]
-pub(super) struct Work {
-    pub(super) pid: u32,
+pub(crate) struct Work {
+    pub(crate) pid: u32,
     /// The thread that submitted it; 0 where it is not known.
-    pub(super) tid: u32,
-    pub(super) gpu: Option<u32>,
-    pub(super) channel: ChannelId,
-    pub(super) engine: Engine,
+    pub(crate) tid: u32,
+    pub(crate) gpu: Option<u32>,
+    pub(crate) channel: ChannelId,
+    pub(crate) engine: Engine,
     /// Number of its submission in the trace, from 0.
-    pub(super) serial: u64,
+    pub(crate) serial: u64,
     /// Time of its doorbell, where the doorbell itself was seen, ns.
-    pub(super) doorbell: Option<u64>,
+    pub(crate) doorbell: Option<u64>,
     /// The function of CUDA that submitted it.
-    pub(super) api: Option<Arc<str>>,
-    pub(super) kind: Kind,
+    pub(crate) api: Option<Arc<str>>,
+    pub(crate) kind: Kind,
     /// Its name as `nvcap time` has it.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// The number of its launches and copies.
-    pub(super) works: usize,
+    pub(crate) works: usize,
     /// Bytes that copies and memsets wrote.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Facts of its only launch.
-    pub(super) shape: Option<Shape>,
-    pub(super) replay: Option<Replay>,
+    pub(crate) shape: Option<Shape>,
+    pub(crate) replay: Option<Replay>,
     /// Work of the driver's own that it is a part of.
-    pub(super) part_of: Option<PartOf>,
+    pub(crate) part_of: Option<PartOf>,
     /// Its times; none where they are not known well enough.
-    pub(super) times: Option<Times>,
+    pub(crate) times: Option<Times>,
 }
 
 /// The work whose operations come now.
@@ -176,14 +176,14 @@ impl Now {
 
 /// Collects the operations of works.
 #[derive(Debug, Default)]
-pub(super) struct Works {
+pub(crate) struct Works {
     entries: Entries,
     now: Option<Now>,
 }
 
 impl Works {
     /// Takes an operation. If it begins a new work, returns the one before.
-    pub(super) fn operation(&mut self, c: &Context, entry: u32, op: &Operation) -> Option<Work> {
+    pub(crate) fn operation(&mut self, c: &Context, entry: u32, op: &Operation) -> Option<Work> {
         if !is_timed(op) {
             return None;
         }
@@ -203,7 +203,7 @@ impl Works {
     }
 
     /// Ends the last work and returns it.
-    pub(super) fn finish(&mut self) -> Option<Work> {
+    pub(crate) fn finish(&mut self) -> Option<Work> {
         Some(work(self.now.take()?, self.entries.finish()?))
     }
 }

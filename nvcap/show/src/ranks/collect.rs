@@ -65,8 +65,8 @@ impl Default for Options {
     }
 }
 
-struct All {
-    job: Job,
+pub(super) struct All {
+    pub(super) job: Job,
     places: HashMap<(usize, u32, Option<u32>), usize>,
     options: Options,
     /// Ranks by process, where they are told.
@@ -80,19 +80,19 @@ struct All {
     all_communicators: usize,
     kept: usize,
     left_out: u64,
-    files: usize,
+    pub(super) files: usize,
 }
 
 /// Number of a kernel's name; number of its kind, if it is a collective; and whether its first argument is the communicator.
 #[derive(Clone, Copy, Debug)]
-struct Named {
-    name: u32,
-    collective: Option<(u32, bool)>,
+pub(super) struct Named {
+    pub(super) name: u32,
+    pub(super) collective: Option<(u32, bool)>,
 }
 
 /// All that the [`Collector`]s of one job keep.
 #[derive(Clone)]
-pub struct Gathered(Rc<RefCell<All>>);
+pub struct Gathered(pub(super) Rc<RefCell<All>>);
 
 impl Gathered {
     /// Begins with nothing.
@@ -194,7 +194,7 @@ impl All {
         *self.told.entry(pid).or_insert_with(|| rank_of(pid))
     }
 
-    fn kernel(&mut self, kernel: &Kernel) -> Named {
+    pub(super) fn kernel(&mut self, kernel: &Kernel) -> Named {
         if let Some(named) = self.kernels.get(&kernel.name) {
             return *named;
         }
@@ -211,7 +211,7 @@ impl All {
     }
 
     /// Tells whether there is room for a call of a rank on a communicator.
-    fn keeps_call(&mut self, rank: usize, comm: Comm) -> bool {
+    pub(super) fn keeps_call(&mut self, rank: usize, comm: Comm) -> bool {
         let of = self.communicators.entry(rank).or_default();
         if !of.contains(&comm) {
             if of.len() >= MOST_OF_A_RANK || self.all_communicators >= MOST_COMMUNICATORS {
@@ -225,7 +225,7 @@ impl All {
     }
 
     /// Tells whether there is room for one more.
-    fn keeps(&mut self) -> bool {
+    pub(super) fn keeps(&mut self) -> bool {
         let keeps = self.kept < self.options.most;
         self.kept += usize::from(keeps);
         self.left_out += u64::from(!keeps);

@@ -2,6 +2,7 @@
 //! instead.
 //!
 //! - `collect`: a sink that keeps each rank's work and its calls of collectives.
+//! - `of_profile`: the same of traces of torch.profiler.
 //! - `job`: what was collected.
 //! - `matching`: calls of one communicator in each rank, matched by their order and checked by their times.
 //! - `arrivals`: who came last, and by how much.
@@ -12,7 +13,7 @@
 //! - `unmet`: ranks and patterns that fit nothing.
 //! - `text`, `json`: how it is shown.
 //!
-//! Everything but `collect` knows neither records nor events nor a clock: times are numbers.
+//! Everything but `collect` and `of_profile` knows neither records nor events nor a clock: times are numbers.
 
 mod analysis;
 mod arrivals;
@@ -24,6 +25,7 @@ mod job;
 mod json;
 pub(crate) mod kinds;
 mod matching;
+mod of_profile;
 mod shares;
 mod text;
 mod unmet;
@@ -36,3 +38,4 @@ mod tests;
 pub use analysis::Analysis;
 pub use collect::{Collector, Gathered, Options, RankOf, Works};
 pub use drawn::{Came, Drawn};
+pub use of_profile::OfProfile;

@@ -7,7 +7,7 @@ const BUCKETS: usize = 48 * 24 + 1;
 
 /// Durations of one kind: count, sum, least, greatest, and quantiles to 3 %.
 #[derive(Clone, Debug, Default)]
-pub(in crate::output) struct Durations {
+pub(crate) struct Durations {
     pub count: u64,
     pub sum_ns: u64,
     pub least_ns: u64,
@@ -17,7 +17,7 @@ pub(in crate::output) struct Durations {
 }
 
 impl Durations {
-    pub(in crate::output) fn add(&mut self, ns: u64) {
+    pub(crate) fn add(&mut self, ns: u64) {
         self.least_ns = match self.count {
             0 => ns,
             _ => self.least_ns.min(ns),
@@ -36,16 +36,16 @@ impl Durations {
     }
 
     /// Returns a figure of these durations; none where there are none.
-    pub(in crate::output) fn known<T>(&self, figure: T) -> Option<T> {
+    pub(crate) fn known<T>(&self, figure: T) -> Option<T> {
         (self.count > 0).then_some(figure)
     }
 
-    pub(in crate::output) fn mean_ns(&self) -> u64 {
+    pub(crate) fn mean_ns(&self) -> u64 {
         self.sum_ns / self.count.max(1)
     }
 
     /// Returns the duration that this share of all (0 to 1) does not exceed.
-    pub(in crate::output) fn quantile_ns(&self, share: f64) -> u64 {
+    pub(crate) fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = (share * self.count as f64).ceil().max(1.0) as u64;
         if wanted >= self.count {
             return self.most_ns;

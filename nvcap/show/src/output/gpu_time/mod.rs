@@ -35,7 +35,7 @@ pub(crate) mod when;
 pub mod work;
 
 use coverage::Coverage;
-pub(in crate::output) use durations::Durations;
+pub(crate) use durations::Durations;
 use earlier::{Earlier, Look};
 pub use graphs::Evidence;
 use graphs::Graphs;
