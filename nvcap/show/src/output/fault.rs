@@ -126,6 +126,9 @@ fn channels(all: &[ChannelId]) -> String {
 /// Returns one blame as text: `Xid 31 in bad(float*, int)`.
 fn blame(b: &Blame<'_>, names_process: bool) -> String {
     let mut text = format!("Xid {}", b.code);
+    if let Some(pci) = b.pci {
+        let _ = write!(text, " of no known process on GPU {}", Plain(pci));
+    }
     match suspects(&b.suspects, &b.channels, b.only_these).as_str() {
         "" => text.push_str(&channels(&b.channels)),
         suspects => text.push_str(suspects),
@@ -156,7 +159,18 @@ pub fn in_short(fault: &Fault) -> String {
 
 /// Returns the part of the verdict about faults: `, and the GPU faulted: Xid 31 in bad(float*, int)`; empty where there were none.
 pub(super) fn verdict(ledger: &Ledger) -> String {
-    let blames = ledger.blames();
+    let (of_gpus, blames): (Vec<_>, Vec<_>) =
+        { ledger.blames().into_iter() }.partition(|b| b.pci.is_some());
+    let mut text = of_processes(ledger, &blames);
+    for of_gpu in of_gpus.iter().take(BLAMES) {
+        let lead = if text.is_empty() { ", and" } else { ";" };
+        let _ = write!(text, "{lead} the GPU had {}", blame(of_gpu, false));
+    }
+    text
+}
+
+/// Returns the part of the verdict about faults of processes.
+fn of_processes(ledger: &Ledger, blames: &[Blame<'_>]) -> String {
     if blames.is_empty() {
         return String::new();
     }
@@ -176,6 +190,9 @@ pub(super) fn verdict(ledger: &Ledger) -> String {
 /// The line of a fault.
 pub(crate) fn line(f: &Fault) -> String {
     let mut text = format!("FAULT Xid {}", f.code);
+    if let Some(pci) = f.of_gpu() {
+        let _ = write!(text, " of no known process on GPU {}", Plain(pci));
+    }
     if let Some(channel) = f.channel {
         let _ = write!(text, " on channel {}", channel.0);
     }
@@ -324,6 +341,7 @@ pub(super) fn blames_json(ledger: &Ledger) -> Value {
     let one = |b: &Blame<'_>| {
         json!({
             "pid": (b.pid != 0).then_some(b.pid),
+            "pci": b.pci,
             "xid": b.code,
             "symbol": symbol(b.code),
             "meaning": xid::meaning(b.code),
