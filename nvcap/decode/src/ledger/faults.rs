@@ -150,7 +150,7 @@ fn is_same(a: &Suspect, b: &Suspect) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::At;
+    use crate::record::{At, Xid};
     use crate::wire::GpuVa;
 
     fn suspect(channel: u32, program: u64) -> Suspect {
@@ -217,6 +217,31 @@ mod tests {
         assert_eq!(
             blamed(&[first, removed, other]),
             [(7, 13, vec![0x100], true), (8, 45, vec![], false)]
+        );
+    }
+
+    #[test]
+    fn errors_of_no_known_process_are_no_faults_of_processes() {
+        let of_gpu = |pci: &str| Fault {
+            message: Some(Box::new(Xid {
+                pci: pci.to_owned(),
+                code: 13,
+                ..Xid::default()
+            })),
+            ..Fault::of_notifier(At::of_process(5, 0), 13)
+        };
+        let mut faults = Faults::default();
+        for pci in ["0000:35:00", "0000:36:00", "0000:35:00"] {
+            faults.add(&of_gpu(pci));
+        }
+        assert!(!faults.are_of_processes());
+        faults.add(&fault(7, 13, 0, vec![]));
+        assert!(faults.are_of_processes());
+        let all = faults.blames();
+        let all: Vec<_> = all.iter().map(|b| (b.pid, b.pci)).collect();
+        assert_eq!(
+            all,
+            [(0, Some("0000:35:00")), (0, Some("0000:36:00")), (7, None)]
         );
     }
 

@@ -125,10 +125,10 @@ fn channels(all: &[ChannelId]) -> String {
 
 /// Returns one blame as text: `Xid 31 in bad(float*, int)`.
 fn blame(b: &Blame<'_>, names_process: bool) -> String {
-    let mut text = format!("Xid {}", b.code);
-    if let Some(pci) = b.pci {
-        let _ = write!(text, " of no known process on GPU {}", Plain(pci));
-    }
+    let mut text = match b.pci {
+        Some(pci) => format!("GPU {} had Xid {} of no known process", Plain(pci), b.code),
+        None => format!("Xid {}", b.code),
+    };
     match suspects(&b.suspects, &b.channels, b.only_these).as_str() {
         "" => text.push_str(&channels(&b.channels)),
         suspects => text.push_str(suspects),
@@ -164,7 +164,7 @@ pub(super) fn verdict(ledger: &Ledger) -> String {
     let mut text = of_processes(ledger, &blames);
     for of_gpu in of_gpus.iter().take(BLAMES) {
         let lead = if text.is_empty() { ", and" } else { ";" };
-        let _ = write!(text, "{lead} the GPU had {}", blame(of_gpu, false));
+        let _ = write!(text, "{lead} {}", blame(of_gpu, false));
     }
     text
 }
@@ -415,6 +415,33 @@ mod tests {
         ] {
             assert_eq!(place(&memory(freed_ns), page, 5_000_000), wanted);
         }
+    }
+
+    #[test]
+    fn an_error_of_no_known_process_is_its_gpu_s() {
+        let message = "NVRM: Xid (PCI:0000:35:00): 13, Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Illegal Instruction Parameter";
+        let fault = Fault {
+            message: Xid::parse(message).map(Box::new),
+            only_these: false,
+            ..Fault::of_notifier(At::of_process(5, 0), 13)
+        };
+        let mut ledger = Ledger::new();
+        ledger.record(&Record::Fault(Box::new(fault.clone())));
+        let said = "GPU 0000:35:00 had Xid 13 of no known process, Illegal Instruction Parameter";
+        assert_eq!(verdict(&ledger), format!(", and {said}"));
+        assert_eq!(in_short(&fault), said);
+        let begin = "FAULT Xid 13 of no known process on GPU 0000:35:00: ";
+        assert!(super::line(&fault).starts_with(begin));
+        let json = blames_json(&ledger);
+        assert_eq!(
+            (&json[0]["pid"], &json[0]["pci"]),
+            (&Value::Null, &json!("0000:35:00"))
+        );
+        // Beside a fault of a process, which alone is the trace's.
+        let own = Fault::of_notifier(At::of_process(6, 7), 31);
+        ledger.record(&Record::Fault(Box::new(own)));
+        let both = format!(", and the GPU faulted: Xid 31; {said}");
+        assert_eq!(verdict(&ledger), both);
     }
 
     #[test]
