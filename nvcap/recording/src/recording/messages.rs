@@ -324,6 +324,18 @@ pub(super) struct Kernel {
     pub certain: bool,
     #[prost(bool, tag = "8")]
     pub driver: bool,
+    #[prost(message, repeated, tag = "9")]
+    pub variables: Vec<Variable>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Variable {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    #[prost(bool, tag = "3")]
+    pub constant: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
