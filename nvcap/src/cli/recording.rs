@@ -140,10 +140,9 @@ impl RecordingArgs {
             let files: Vec<&Path> = self.files().collect();
             return self.of_reader(parts::open(&files)?, logs);
         }
-        let name = self.file.display();
         let opened = progress::open(&self.file)
             .and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
-        let opened = opened.with_context(|| format!("cannot read the capture {name}"))?;
+        let opened = opened.map_err(|e| parts::unreadable(&self.file, &e))?;
         self.of_reader(opened, logs)
     }
 
