@@ -141,7 +141,7 @@ fn a_name_that_comes_late_is_that_of_the_launches_before_it() {
             by_process,
             ..Account::default()
         };
-        let mut launch = |account: &mut Account, pid, ns: u64, op: &Operation| {
+        let launch = |account: &mut Account, pid, ns: u64, op: &Operation| {
             let mut c = context(ns, 100);
             c.at = At::of_process(ns, pid);
             account.operation(&c, 0, op);
