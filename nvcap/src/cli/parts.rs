@@ -81,7 +81,7 @@ pub(super) fn open(files: &[&Path]) -> anyhow::Result<(Box<dyn Read>, Reading)> 
 /// The error of a file that cannot be read, with what to do next.
 pub(super) fn unreadable(path: &Path, e: &io::Error) -> anyhow::Error {
     let next = match e.kind() {
-        io::ErrorKind::NotFound => "; nvcap record -o FILE -p PID makes a recording",
+        io::ErrorKind::NotFound => "; nvcap record -o FILE -- COMMAND makes a recording",
         io::ErrorKind::PermissionDenied => "; read it as its owner, or with sudo",
         io::ErrorKind::IsADirectory => "; name the files in it",
         _ => "",

@@ -5,10 +5,10 @@ use serde_json::Value;
 use crate::common::cli::{Folder, argument, nvcap, text};
 use crate::common::files::{capture, xz_fixture};
 use crate::common::schema::Schema;
-use crate::common::training::written;
 use crate::output_sinks::has_each_member_once;
+use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{Record, Variable};
-use nvcap_recording::recording::{Item, Reader};
+use nvcap_recording::recording::{EndInfo, Item, Reader, Writer};
 
 /// The operations of a recording, and its text without `-v`.
 fn shown(name: &str) -> (Vec<Value>, String) {
@@ -89,29 +89,35 @@ fn variables_of_a_module_are_named() {
     let folder = Folder::new("loads-named");
     let fixture = xz_fixture("h100-modules.pcapng.xz").expect("a fixture");
     let from = nvcap_recording::file::packed::open(&fixture).unwrap();
-    let mut records = Vec::new();
-    for item in Reader::new(from) {
-        if let Item::Record(mut record) = item.unwrap() {
-            if let Record::Kernel(kernel) = &mut record {
-                let all = [
-                    ("d1", 4000, false),
-                    ("d2", 28, false),
-                    ("c1", 400, true),
-                    ("c2", 12, true),
-                ];
-                kernel.variables = all
-                    .map(|(name, bytes, constant)| Variable {
-                        name: name.to_owned(),
-                        bytes,
-                        constant,
-                    })
-                    .to_vec();
-            }
-            records.push(record);
+    let (mut out, mut ledger) = (Vec::new(), Ledger::new());
+    let mut reader = Reader::new(from);
+    let mut writer = Writer::new(reader.trace().unwrap().clone(), 1);
+    writer.begin_section(&mut out);
+    for item in reader {
+        let Item::Record(mut record) = item.unwrap() else {
+            continue;
+        };
+        if let Record::Kernel(kernel) = &mut record {
+            let all = [
+                ("d1", 4000, false),
+                ("d2", 28, false),
+                ("c1", 400, true),
+                ("c2", 12, true),
+            ];
+            kernel.variables = all
+                .map(|(name, bytes, constant)| Variable {
+                    name: name.to_owned(),
+                    bytes,
+                    constant,
+                })
+                .to_vec();
         }
+        ledger.record(&record);
+        writer.record(&record, &mut out);
     }
+    writer.end(EndInfo::default(), &ledger, b"{}", &mut out);
     let file = folder.path("named.pcapng");
-    std::fs::write(&file, written(&records, false)).unwrap();
+    std::fs::write(&file, out).unwrap();
     let all = nvcap(&["decode", "-v", &file]);
     let line =
         "2 variables (d1 4000 B, d2 28 B), 1 constant bank (c1 400 B, c2 12 B), 1 function: f3";
