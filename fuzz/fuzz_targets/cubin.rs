@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_decode::cubin::{Cubin, beginnings, compare, control::Control};
+use nvcap_decode::cubin::{Cubin, beginnings, compare, control::Control, variables};
 
 fuzz_target!(|data: &[u8]| {
     assert!(beginnings(data).all(|at| at + 8 <= data.len() && data[at] == 0x7f));
@@ -12,6 +12,8 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     assert!(image.len >= 64 && image.sm <= 255);
+    let variables = variables(data, 0).unwrap_or_default();
+    assert!(variables.is_sorted_by_key(|v| v.constant));
     for function in &image.functions {
         assert!(function.code.start <= function.code.end && function.code.end <= image.len);
         let len = function.code.end - function.code.start;

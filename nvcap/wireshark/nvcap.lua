@@ -81,8 +81,9 @@ local schema = {
     KernelParams = { { 1, "param", "KernelParam" } },
     Kernel = {
         { 1, "at", "At" }, { 2, "program", "x" }, { 3, "name", "t" }, { 4, "bytes", "n" }, { 5, "params", "KernelParams" },
-        { 6, "by", "t" }, { 7, "certain", "b" }, { 8, "driver", "b" },
+        { 6, "by", "t" }, { 7, "certain", "b" }, { 8, "driver", "b" }, { 9, "variable", "Variable" },
     },
+    Variable = { { 1, "name", "t" }, { 2, "bytes", "n" }, { 3, "constant", "b" } },
     Frame = {
         { 1, "module", "t" }, { 2, "symbol", "t" }, { 3, "offset", "n" }, { 4, "address", "x" }, { 5, "file", "t" },
         { 6, "line", "n" }, { 7, "python", "b" }, { 8, "inlined", "b" },
@@ -277,6 +278,7 @@ local operations = {
     load = {
         part_of = "t", entries = "n", code_bytes = "n", code_writes = "n", data_bytes = "n", data_writes = "n",
         variables = "n", constant_banks = "n", functions = "n", kernels = "t",
+        ["symbols.name"] = "t", ["symbols.bytes"] = "n", ["symbols.constant"] = "b",
     },
     semaphore = {
         unit = "t", action = "t", ["action.other"] = "n", address = "x", payload = "n", wide = "b", timestamp = "b",

@@ -478,7 +478,7 @@ impl Ledger {
         match &self.understood {
             _ if !self.is_complete() => STATUS_LOST,
             _ if self.without_gpu().is_some() => STATUS_NO_GPU,
-            _ if self.fault_count() > 0 => STATUS_FAULTED,
+            _ if self.faults.are_of_processes() => STATUS_FAULTED,
             Some(u) if !u.is_whole() => STATUS_NOT_UNDERSTOOD,
             _ => STATUS_COMPLETE,
         }

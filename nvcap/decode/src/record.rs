@@ -44,6 +44,7 @@ mod snapshot;
 mod stack;
 mod switches;
 mod thread_stack;
+mod variable;
 
 pub use channel::{Channel, Origin};
 pub use device::Device;
@@ -60,6 +61,7 @@ pub use snapshot::{
 pub use stack::{Calls, Frame, Stack, StackEnd};
 pub use switches::{MOST_TOLD, Switches};
 pub use thread_stack::{NativeFrame, NativeStack, PythonFrame, PythonStack};
+pub use variable::Variable;
 
 use crate::wire::{GpuVa, Hole};
 
@@ -382,6 +384,8 @@ pub struct Kernel {
     pub certain: bool,
     /// True if the kernel is one of the driver's own: its name is one of theirs, and so are those of the functions beside it.
     pub driver: bool,
+    /// Variables of the image that the function is of, told with one function of each image; empty where they are not known.
+    pub variables: Vec<Variable>,
 }
 
 impl Kernel {
@@ -397,6 +401,7 @@ impl Kernel {
             by: NamedBy::Record,
             certain: true,
             driver: false,
+            variables: Vec::new(),
         }
     }
 

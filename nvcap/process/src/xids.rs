@@ -14,9 +14,9 @@ use crate::procfs::{self, kernel_log::KernelLog};
 const MOST_UNREAD: usize = 4;
 
 /// Number of the messages about exceptions of an SM.
-const EXCEPTION: u32 = 13;
+pub const EXCEPTION: u32 = 13;
 /// Number of the messages about a process that the driver has stopped for its own error.
-const RESET: u32 = 43;
+pub const RESET: u32 = 43;
 /// Longest time between an exception's first message and the message that names the process, ns; 5 ms were seen.
 const EXCEPTION_NS: u64 = 100_000_000;
 /// Time for which the message that names the process is waited for.
@@ -143,6 +143,12 @@ impl Exceptions {
         texts.push(xid.text);
         xid.text = texts.join("; ");
         Some(xid)
+    }
+
+    /// Tells whether a message waits for the one that names its process.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty() || !self.left.is_empty()
     }
 
     /// Returns the exceptions that no message gave a process and none will any more, each one message; with no time, all that have none.

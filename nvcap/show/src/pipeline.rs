@@ -78,7 +78,7 @@ mod kept;
 mod lives;
 mod loads;
 mod order;
-mod places;
+pub(crate) mod places;
 mod stacks;
 #[cfg(test)]
 mod starved;

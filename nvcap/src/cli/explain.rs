@@ -30,6 +30,7 @@ Examples:
   nvcap explain xid 31                an error of the kernel log, and its causes
   nvcap explain xid                   all of them
   nvcap explain GPU-bound             a verdict of nvcap time, and what to look at next
+  nvcap explain HANG                  a state of nvcap dump
   nvcap explain verdict               all of them
   nvcap explain filter                the fields of filter expressions (-e)
 
@@ -97,7 +98,7 @@ fn hex(text: &str) -> anyhow::Result<u32> {
         .unwrap_or(text);
     let Ok(number) = u32::from_str_radix(digits, 16) else {
         bail_usage!(
-            "'{text}' is no hexadecimal number of 32 bits; nvcap explain --help has examples"
+            "'{text}' is no hexadecimal number of 32 bits, and no verdict; nvcap explain --help has examples"
         );
     };
     Ok(number)
@@ -303,8 +304,41 @@ fn any_class(number: u32, json: bool) -> anyhow::Result<String> {
     }
 }
 
-/// The verdicts of `nvcap time` that begin so, whatever letter case, with their meanings.
+/// States that `nvcap dump` and `nvcap watch` tell.
+const STATES: [(&str, &str); 7] = [
+    ("IDLE", "the GPU has done all that was submitted."),
+    (
+        "MOVING",
+        "every channel that has work moved between two looks: it runs.",
+    ),
+    (
+        "BUSY",
+        "there is work that has not ended, and slow cannot be told from hung after one look: nvcap dump --watch looks again.",
+    ),
+    (
+        "UNKNOWN",
+        "it uses a GPU, and no channel could be read; the notes below the verdict say why.",
+    ),
+    (
+        "HANG",
+        "nothing moved between two looks, and there is work that has not ended. The first line says what is waited for; of a job of several ranks \
+         nvcap ranks says who has not come. docs/hang.md has examples.",
+    ),
+    (
+        "DEADLOCK",
+        "channels wait for each other: none of them can go on. The dump names the semaphores and the work that would release them.",
+    ),
+    (
+        "ERROR",
+        "the driver has stopped a channel after an error: nvcap explain xid NUMBER says what it means. The work that it may be of is named.",
+    ),
+];
+
+/// The verdicts of `nvcap time` that begin so, whatever letter case, with their meanings; a state of `nvcap dump` by its whole word.
 fn verdicts(begin: &str) -> String {
+    if let Some((word, meaning)) = STATES.iter().find(|s| s.0.eq_ignore_ascii_case(begin)) {
+        return format!("{word}: {meaning}\n");
+    }
     let begin = begin.to_lowercase();
     let all = VERDICTS.iter();
     let chosen = all.filter(|(word, _)| word.to_lowercase().starts_with(&begin));

@@ -8,6 +8,29 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nvcap_recording::file::{kind, packed};
 use nvcap_show::output::shell;
 
+/// Takes clap's tip to write `-- -1` from an error: behind `--` stands a command, which would be started.
+pub(super) fn without_escape(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::StyledStrs(tips)) = error.get(ContextKind::Suggested) {
+        let mut left = tips.clone();
+        left.retain(|tip| !tip.to_string().contains(" as a value, use "));
+        error.remove(ContextKind::Suggested);
+        if !left.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(left));
+        }
+    }
+    error
+}
+
+/// Returns the hint for a negative number.
+fn negative(error: &clap::Error) -> Option<String> {
+    let ContextValue::String(word) = error.get(ContextKind::InvalidArg)? else {
+        return None;
+    };
+    let number = word.strip_prefix('-')?;
+    let is_number = number.starts_with(|c: char| c.is_ascii_digit());
+    is_number.then(|| format!("{word} is negative, and no option takes what is"))
+}
+
 /// Returns a hint of what to type instead. `args` are the arguments of the program, whose command line is `cli`.
 pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -> Option<String> {
     if !matches!(
@@ -17,7 +40,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
         return by_process(error, args);
     }
     cli.build();
-    if let Some(meant) = by_process(error, args) {
+    if let Some(meant) = by_process(error, args).or_else(|| negative(error)) {
         return Some(meant);
     }
     if let Some(meant) = beside_a_file(error, args, &cli) {

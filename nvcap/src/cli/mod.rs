@@ -346,7 +346,7 @@ fn parse() -> Result<(Cli, Typed), ExitCode> {
         let cli = Cli::from_arg_matches_mut(&mut given).map_err(|e| e.format(&mut command))?;
         Ok((cli, typed))
     });
-    parsed.map_err(|e| not_parsed(&e))
+    parsed.map_err(|e| not_parsed(&hint::without_escape(e)))
 }
 
 /// Prints why a command line is not run: an error, help or the version. Returns the status.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::progress::{self, Counter, Reading};
 use super::usage::bail_usage;
-use anyhow::{Context as _, bail};
+use anyhow::{anyhow, bail};
 use nvcap_recording::file::kind::{self, Kind};
 use nvcap_recording::file::packed;
 use nvcap_recording::recording::Reader;
@@ -65,7 +65,7 @@ pub(super) fn open(files: &[&Path]) -> anyhow::Result<(Box<dyn Read>, Reading)> 
     let mut bytes = 0;
     for part in parts {
         // All of them now: rights to open them may be given up before the last one is reached.
-        let file = File::open(part.path).with_context(|| cannot_read(part.path))?;
+        let file = File::open(part.path).map_err(|e| unreadable(part.path, &e))?;
         bytes += file.metadata().map_or(0, |m| m.len());
         left.push_back((part.path.to_owned(), file));
     }
@@ -78,8 +78,15 @@ pub(super) fn open(files: &[&Path]) -> anyhow::Result<(Box<dyn Read>, Reading)> 
     Ok((Box::new(parts), reading))
 }
 
-fn cannot_read(path: &Path) -> String {
-    format!("cannot read the capture {}", path.display())
+/// The error of a file that cannot be read, with what to do next.
+pub(super) fn unreadable(path: &Path, e: &io::Error) -> anyhow::Error {
+    let next = match e.kind() {
+        io::ErrorKind::NotFound => "; nvcap record -o FILE -- COMMAND makes a recording",
+        io::ErrorKind::PermissionDenied => "; read it as its owner, or with sudo",
+        io::ErrorKind::IsADirectory => "; name the files in it",
+        _ => "",
+    };
+    anyhow!("cannot read the capture {}: {e}{next}", path.display())
 }
 
 fn part(path: &Path) -> anyhow::Result<Part<'_>> {
@@ -90,14 +97,10 @@ fn part(path: &Path) -> anyhow::Result<Part<'_>> {
         );
     }
     // A pipe's bytes could not be read a second time.
-    if !path
-        .metadata()
-        .with_context(|| cannot_read(path))?
-        .is_file()
-    {
+    if !path.metadata().map_err(|e| unreadable(path, &e))?.is_file() {
         bail!("{name} is no file on a disk: it is read alone");
     }
-    let (kind, reader) = kind::of(packed::open(path).with_context(|| cannot_read(path))?);
+    let (kind, reader) = kind::of(packed::open(path).map_err(|e| unreadable(path, &e))?);
     if kind != Kind::Recording {
         bail!(
             "{name} is no recording of nvcap's, whose files (nvcap record --rotate) alone are read as one: it is {}",

@@ -140,10 +140,9 @@ impl RecordingArgs {
             let files: Vec<&Path> = self.files().collect();
             return self.of_reader(parts::open(&files)?, logs);
         }
-        let name = self.file.display();
         let opened = progress::open(&self.file)
             .and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
-        let opened = opened.with_context(|| format!("cannot read the capture {name}"))?;
+        let opened = opened.map_err(|e| parts::unreadable(&self.file, &e))?;
         self.of_reader(opened, logs)
     }
 
@@ -413,6 +412,7 @@ fn play_pcapng(
 ) -> io::Result<()> {
     // The trace's description has come; its last file is not here.
     let (mut begun, mut goes_on) = (false, false);
+    let mut is_part = false;
     for item in reader {
         if !reading.goes_on() {
             break;
@@ -420,17 +420,10 @@ fn play_pcapng(
         match item {
             // The next one of several files goes on where the one before it ended.
             Ok(Item::Trace(_)) if std::mem::replace(&mut begun, true) => goes_on = false,
-            Ok(Item::Trace(info)) if info.file > 0 && says_part => tell(format_args!(
-                "{name}: file {} of a trace, counted from 0; what came before it is in earlier files{}",
-                info.file,
-                match info.left_out {
-                    0 => String::new(),
-                    n => format!(
-                        ", and {} of what is needed of it here, for lack of room",
-                        plural(n, "record")
-                    ),
-                }
-            )),
+            Ok(Item::Trace(info)) if info.file > 0 && says_part => {
+                is_part = true;
+                tell_part(name, &info);
+            }
             Ok(Item::Continued) => goes_on = true,
             Ok(Item::Record(record)) if names.has(&record) => {}
             Ok(Item::Record(record)) => {
@@ -441,6 +434,11 @@ fn play_pcapng(
             }
             Ok(Item::Idle) => pipeline.flush()?,
             Ok(Item::End(end)) => {
+                if is_part && (end.observed.is_some() || end.trapped.is_some()) {
+                    tell(format_args!(
+                        "{name}: looks, hits of breakpoints and processor time are those of the whole trace"
+                    ));
+                }
                 if let Some(observed) = end.observed {
                     pipeline.observed(observed);
                 }
@@ -464,6 +462,21 @@ fn play_pcapng(
         tell(format_args!("{name}: the trace goes on in the next file"));
     }
     Ok(())
+}
+
+/// Says that a file is a part of a trace, and not the first.
+fn tell_part(name: &impl Display, info: &TraceInfo) {
+    let lacks = match info.left_out {
+        0 => String::new(),
+        n => format!(
+            ", and {} of what is needed of it here, for lack of room",
+            plural(n, "record")
+        ),
+    };
+    tell(format_args!(
+        "{name}: file {} of a trace, counted from 0; what came before it is in earlier files{lacks}",
+        info.file
+    ));
 }
 
 fn damage(error: &recording::Error, name: &impl Display) -> Record {

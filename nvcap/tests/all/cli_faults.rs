@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nvcap_decode::ledger::STATUS_FAULTED;
+use nvcap_decode::ledger::{STATUS_COMPLETE, STATUS_FAULTED};
 use nvcap_decode::record::{
     At, Channel, ChannelId, Fault, FaultSource, Kernel, Life, Near, Notification, Origin, Process,
     Record, Suspect, SuspectKind, Xid,
@@ -136,6 +136,47 @@ fn a_recording_with_a_fault_says_it() {
         let wanted = "FAULT Xid 31 on channel 0 (token 0x0000b), with 1 other channel: a fault of the memory management unit";
         assert!(line.contains(wanted), "{line}");
     }
+}
+
+/// An exception of an SM whose process the driver did not log may be another program's.
+#[test]
+fn an_error_of_no_known_process_is_no_fault_of_the_program() {
+    let line = "NVRM: Xid (PCI:0000:35:00): 13, Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Illegal Instruction Parameter";
+    let folder = Folder::new("fault-of-gpu");
+    let file = folder.path("fault.pcapng");
+    let error = Record::Fault(Box::new(Fault {
+        source: FaultSource::KernelLog,
+        message: Xid::parse(line).map(Box::new),
+        only_these: false,
+        ..Fault::of_notifier(At::of_process(5_000, 0), 13)
+    }));
+    fs::write(&file, recording_of(error)).unwrap();
+    let shown = nvcap(&["decode", &file]);
+    let all = text(&shown.stdout) + &text(&shown.stderr);
+    let said = "GPU 0000:35:00 had Xid 13 of no known process, Illegal Instruction Parameter";
+    assert!(all.contains(&format!("complete, and {said}: ")), "{all}");
+    assert!(!all.contains("GPU faulted"), "{all}");
+    assert_eq!(shown.status.code(), Some(STATUS_COMPLETE.into()), "{all}");
+    let schema = Schema::of_output();
+    let json = nvcap(&["decode", "--json", &file]);
+    let objects = text(&json.stdout);
+    for line in objects.lines() {
+        let object: Value = serde_json::from_str(line).unwrap();
+        assert!(schema.check(&object).is_ok(), "{}", schema.explain(&object));
+        match object["type"].as_str() {
+            Some("fault") => assert_eq!(object["pid"], Value::Null),
+            Some("ledger") => {
+                let fault = &object["faults"][0];
+                assert_eq!(
+                    (&fault["pid"], &fault["pci"]),
+                    (&Value::Null, &"0000:35:00".into())
+                );
+                assert_eq!(fault["text"], said);
+            }
+            _ => {}
+        }
+    }
+    assert!(objects.contains("\"type\":\"fault\""));
 }
 
 #[test]

@@ -2,9 +2,13 @@
 
 use serde_json::Value;
 
-use crate::common::cli::{argument, nvcap, text};
+use crate::common::cli::{Folder, argument, nvcap, text};
 use crate::common::files::{capture, xz_fixture};
+use crate::common::schema::Schema;
 use crate::output_sinks::has_each_member_once;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::{Record, Variable};
+use nvcap_recording::recording::{EndInfo, Item, Reader, Writer};
 
 /// The operations of a recording, and its text without `-v`.
 fn shown(name: &str) -> (Vec<Value>, String) {
@@ -77,6 +81,68 @@ fn modules_are_loaded() {
     let writes = text(&all.stdout).matches("inline ").count();
     assert!(writes > 5 + 5 * 5, "{writes}");
     assert_eq!(text(&all.stdout).matches("1 function: f3").count(), 5);
+}
+
+/// The same recording with the variables of tests/gpu/module.cu beside the kernel's name, as a trace finds them in the image.
+#[test]
+fn variables_of_a_module_are_named() {
+    let folder = Folder::new("loads-named");
+    let fixture = xz_fixture("h100-modules.pcapng.xz").expect("a fixture");
+    let from = nvcap_recording::file::packed::open(&fixture).unwrap();
+    let (mut out, mut ledger) = (Vec::new(), Ledger::new());
+    let mut reader = Reader::new(from);
+    let mut writer = Writer::new(reader.trace().unwrap().clone(), 1);
+    writer.begin_section(&mut out);
+    for item in reader {
+        let Item::Record(mut record) = item.unwrap() else {
+            continue;
+        };
+        if let Record::Kernel(kernel) = &mut record {
+            let all = [
+                ("d1", 4000, false),
+                ("d2", 28, false),
+                ("c1", 400, true),
+                ("c2", 12, true),
+            ];
+            kernel.variables = all
+                .map(|(name, bytes, constant)| Variable {
+                    name: name.to_owned(),
+                    bytes,
+                    constant,
+                })
+                .to_vec();
+        }
+        ledger.record(&record);
+        writer.record(&record, &mut out);
+    }
+    writer.end(EndInfo::default(), &ledger, b"{}", &mut out);
+    let file = folder.path("named.pcapng");
+    std::fs::write(&file, out).unwrap();
+    let all = nvcap(&["decode", "-v", &file]);
+    let line =
+        "2 variables (d1 4000 B, d2 28 B), 1 constant bank (c1 400 B, c2 12 B), 1 function: f3";
+    let text_of = text(&all.stdout);
+    assert_eq!(text_of.matches(line).count(), 5, "{text_of}");
+    let brief = nvcap(&["decode", &file]);
+    let line = "2 variables, 1 constant bank, 1 function";
+    assert_eq!(text(&brief.stdout).matches(line).count(), 5);
+    let schema = Schema::of_output();
+    let json = nvcap(&["decode", "--json", &file]);
+    let mut loads = 0;
+    for line in text(&json.stdout).lines() {
+        let object: Value = serde_json::from_str(line).unwrap();
+        assert!(schema.check(&object).is_ok(), "{}", schema.explain(&object));
+        if object["part_of"] == "module" && object["op"] == "load" {
+            loads += 1;
+            let symbols = object["symbols"].as_array().unwrap();
+            assert_eq!(symbols.len(), 4);
+            assert_eq!(
+                symbols[2],
+                serde_json::json!({"name": "c1", "bytes": 400, "constant": true})
+            );
+        }
+    }
+    assert_eq!(loads, 5);
 }
 
 /// `macro_copy` (tests/gpu/macro_copy.cu): 18 times one copy device to host, one within the device, two host to device, and two to symbols.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use nvcap_decode::ledger::Observed;
 use nvcap_recording::recording::{Item, Reader};
 use nvcap_show::output::recorder::{Files, Recorder, Rotation};
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
@@ -230,6 +231,10 @@ fn what_is_asked_of_the_wrong_file_is_explained() {
 
 /// The files of a rotated recording of the fixture; `trace`: the number of the trace.
 fn rotated(folder: &Folder, name: &str, trace: u32) -> Vec<String> {
+    rotated_of(folder, name, trace, None)
+}
+
+fn rotated_of(folder: &Folder, name: &str, trace: u32, observed: Option<Observed>) -> Vec<String> {
     let (whole, _) = recorded_as(folder, name, &[]);
     let mut reader = Reader::new(fs::File::open(&whole).unwrap());
     let info = reader.trace().unwrap().clone();
@@ -246,9 +251,27 @@ fn rotated(folder: &Folder, name: &str, trace: u32) -> Vec<String> {
             pipeline.record(record).unwrap();
         }
     }
+    if let Some(observed) = observed {
+        pipeline.observed(observed);
+    }
     pipeline.finish().unwrap();
     let parts = (1..).map(|n| folder.path(&format!("{name}-part.{n:05}.pcapng")));
     parts.take_while(|part| Path::new(part).exists()).collect()
+}
+
+/// The last file has the end of the trace, and with it sums of all files.
+#[test]
+fn sums_of_the_whole_trace_are_said_to_be_so() {
+    let folder = Folder::new("recording-last-part");
+    let parts = rotated_of(&folder, "one", 7, Some(Observed::default()));
+    let said = |files: &[String]| {
+        let files = files.iter().map(String::as_str);
+        let args: Vec<&str> = ["stats"].into_iter().chain(files).collect();
+        text(&nvcap(&args).stderr).contains("are those of the whole trace")
+    };
+    let (last, before) = parts.split_last().unwrap();
+    assert!(said(std::slice::from_ref(last)));
+    assert!(!said(&before[1..2]) && !said(&parts));
 }
 
 #[test]

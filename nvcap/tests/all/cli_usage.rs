@@ -182,6 +182,8 @@ fn verdicts_are_explained() {
             &["GPU-bound: ", "GPU-bound by graph replays: "][..],
         ),
         (&["explain", "copy-bound"], &["copy-bound: "]),
+        (&["explain", "hang"], &["HANG: "]),
+        (&["explain", "DEADLOCK"], &["DEADLOCK: "]),
         (
             &["explain", "waiting", "for", "peers"],
             &["waiting for peers: "],
@@ -195,6 +197,47 @@ fn verdicts_are_explained() {
         for (line, begin) in firsts {
             assert!(line.starts_with(begin), "{line}");
         }
+    }
+}
+
+/// Behind `--` stands a command: `-- -1` would start one.
+#[test]
+fn no_tip_names_a_command_that_would_be_started() {
+    for line in [
+        "-p -1",
+        "time --duration -1",
+        "record --rotate -1",
+        "decode --nothing",
+    ] {
+        let out = nvcap(&line.split(' ').collect::<Vec<_>>());
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
+        assert!(!said.contains("as a value"), "{line}: {said}");
+        assert_eq!(said.contains("is negative"), line.ends_with("-1"), "{said}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_have_a_next_step() {
+    let folder = Folder::new("usage-unreadable");
+    let none = folder.path("none.pcapng");
+    let of_folder = argument(fixture("python"));
+    for (files, said) in [
+        (&[&none][..], "nvcap record -o FILE"),
+        (&[&of_folder], "name the files in it"),
+        (
+            &[&argument(fixture("training.pcapng")), &none],
+            "nvcap record -o FILE",
+        ),
+    ] {
+        let files: Vec<&str> = files.iter().map(|f| f.as_str()).collect();
+        let out = nvcap(&[&["stats"], &files[..]].concat());
+        let all = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{all}");
+        assert!(
+            all.contains("cannot read the capture ") && all.contains(said),
+            "{all}"
+        );
     }
 }
 

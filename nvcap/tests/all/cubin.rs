@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
+use std::path::Path;
 
-use crate::common::files::capture;
+use crate::common::files::{capture, xz_fixture};
 use nvcap_decode::cubin::compare::{Likeness, compare, masked_equal, without_zeros};
 use nvcap_decode::decode::event::{Body, Operation};
 use nvcap_decode::decode::{DecodeOptions, Decoder};
-use nvcap_decode::record::Record;
+use nvcap_decode::record::{Record, Variable};
 use nvcap_decode::{
-    cubin::{Bank, Cubin, Function as CodeFunction, MOST_READ, Param, beginnings},
+    cubin::{Bank, Cubin, Function as CodeFunction, MOST_READ, Param, beginnings, variables},
     wire::read_memory::ReadMemory,
 };
 use nvcap_recording::file::orc::Orc;
@@ -19,11 +20,14 @@ use proptest::prelude::*;
 
 /// The image of tests/gpu/meaning/cuda.cu.
 fn graphs() -> Option<Vec<u8>> {
-    let path = capture("h200-graphs.cubin.xz")?;
+    Some(unpacked(&capture("h200-graphs.cubin.xz")?))
+}
+
+fn unpacked(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut file = nvcap_recording::file::packed::open(&path).expect("it opens");
+    let mut file = nvcap_recording::file::packed::open(path).expect("it opens");
     file.read_to_end(&mut bytes).expect("it can be read");
-    Some(bytes)
+    bytes
 }
 
 fn param(ordinal: u16, offset: u32, size: u32) -> Param {
@@ -139,6 +143,95 @@ fn elf(abi: u8, flags: u32, sections: &[Section<'_>]) -> Vec<u8> {
     let count = sections.len() as u8 + 2;
     out[58..64].copy_from_slice(&[64, 0, count, 0, count - 1, 0]);
     out
+}
+
+/// Describes variables: name, size, `c` for constants.
+fn described(all: &[Variable]) -> Vec<String> {
+    let kind = |v: &Variable| if v.constant { " c" } else { "" };
+    let one = |v: &Variable| format!("{} {}{}", v.name, v.bytes, kind(v));
+    all.iter().map(one).collect()
+}
+
+/// What ptxas wrote for variables of each kind (tests/fixtures/README.md).
+#[test]
+fn variables_have_names_and_sizes() {
+    let Some(path) = xz_fixture("ptxas-variables.cubin.xz") else {
+        return;
+    };
+    let bytes = unpacked(&path);
+    let all = variables(bytes.as_slice(), 0).expect("an image");
+    let wanted = [
+        "seven 28",
+        "_$_str 4",
+        "table 4000",
+        "scale 400 c",
+        "bias 12 c",
+    ];
+    assert_eq!(described(&all), wanted);
+    // A program without any; an image that is cut; none.
+    let Some(without) = graphs() else { return };
+    assert_eq!(variables(without.as_slice(), 0), Some(Vec::new()));
+    // Behind it are headers that are not read.
+    let end_of_sections = 0xcc0 + 17 * 64;
+    for len in (0..end_of_sections).step_by(61) {
+        let part = bytes.get(..len).expect("a part");
+        assert!(variables(part, 0).is_none_or(|all| all.is_empty()), "{len}");
+    }
+}
+
+/// Symbols that are no variables, and those of ELF32.
+#[test]
+fn symbols_of_data_alone_are_variables() {
+    let names = b"\0.strtab\0table\0scale\0code\0";
+    // Name, type, section, size.
+    let symbols = [
+        (9, 0x11, 1, 40),
+        (15, 0x01, 2, 12),
+        // A section, a function, an object in code, an undefined one, one of no section.
+        (9, 0x03, 1, 40),
+        (21, 0x12, 1, 40),
+        (21, 0x11, 3, 40),
+        (21, 0x11, 0, 40),
+        (21, 0x11, 0xfff1, 40),
+    ];
+    let table = |wide: bool| {
+        let one = |&(name, kind, section, size): &(u32, u8, u16, u32)| {
+            let mut symbol = name.to_le_bytes().to_vec();
+            let of = [&[kind, 0][..], &section.to_le_bytes()].concat();
+            match wide {
+                true => {
+                    symbol.extend(of);
+                    symbol.extend([0; 8]);
+                    symbol.extend(u64::from(size).to_le_bytes());
+                }
+                false => {
+                    symbol.extend([0; 4]);
+                    symbol.extend(size.to_le_bytes());
+                    symbol.extend(of);
+                }
+            }
+            symbol
+        };
+        symbols.iter().flat_map(one).collect::<Vec<u8>>()
+    };
+    let image = |wide, names: &[u8]| {
+        let table = table(wide);
+        let sections = [
+            (".nv.global", 8, 0, &[][..]),
+            (".nv.constant3", 1, 0, &[0; 12]),
+            (".text.code", 1, 0, &[0; 16]),
+            (".strtab", 3, 0, names),
+            (".symtab", 2, 0, &table),
+        ];
+        elf(0x33, 90, &sections)
+    };
+    let wanted = ["table 40", "scale 12 c"];
+    let wide = image(true, names);
+    assert_eq!(described(&variables(wide.as_slice(), 0).unwrap()), wanted);
+    let short = narrow(&image(false, names));
+    assert_eq!(described(&variables(short.as_slice(), 0).unwrap()), wanted);
+    // Names that are not there.
+    assert_eq!(variables(image(true, &names[..12]).as_slice(), 0), None);
 }
 
 /// ABI, flags and the beginning of `.nv.compat` that ptxas 12.9.86, 13.0.88 and 13.5.37 wrote for each target.

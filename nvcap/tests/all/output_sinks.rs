@@ -624,6 +624,7 @@ fn redaction_leaves_no_value_of_an_argument() {
         by: NamedBy::Record,
         certain: true,
         driver: false,
+        variables: Vec::new(),
     }));
     let shown = |redact| {
         let written = Written::default();

@@ -398,6 +398,36 @@ fn a_full_disk_is_counted_in_the_end() {
     }
 }
 
+#[test]
+fn tables_that_could_not_be_written_are_not_announced() {
+    let folder = Folder::new("tables-short");
+    let training = argument(fixture("training.pcapng"));
+    for (format, file, room, is_whole) in [
+        ("csv", &mixed(), 8, false),
+        ("csv", &mixed(), 1 << 20, true),
+        ("kineto", &training, 8, false),
+        ("kineto", &training, 1 << 20, true),
+    ] {
+        let limit = format!("ulimit -f {room}; exec \"$@\"");
+        let to = folder.path(&format!("{format}-{room}"));
+        let out = Command::new("sh")
+            .args([
+                "-c",
+                &limit,
+                "sh",
+                env!("CARGO_BIN_EXE_nvcap"),
+                "export",
+                format,
+            ])
+            .args([file, "-o", &to])
+            .output()
+            .unwrap();
+        let said = text(&out.stderr);
+        assert_eq!(said.contains("not written out"), !is_whole, "{said}");
+        assert_eq!(said.contains(&format!("nvcap: {to}: ")), is_whole, "{said}");
+    }
+}
+
 /// Python with DuckDB and pyarrow, which `cargo xtask test` installs beside what was built.
 fn python(test: &str) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?;

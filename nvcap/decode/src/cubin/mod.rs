@@ -11,6 +11,7 @@
 //!
 //! - [`control`]: what the control bits of an instruction say.
 //! - [`compare`]: code that was seen elsewhere, against an image's.
+//! - `variables`: the symbols of its data.
 //! - `fatbin`: the containers of images in programs and libraries, and what is compressed there.
 
 use std::{collections::HashMap, ops::Range};
@@ -23,10 +24,12 @@ pub mod control;
 mod elf;
 pub mod fatbin;
 mod info;
+mod variables;
 
 pub use elf::MOST_READ;
 use elf::{Elf, NOBITS, Section};
 pub use info::{Bank, Param};
+pub use variables::variables;
 
 /// The most relocations that are kept of one image.
 const MOST_RELOCATIONS: usize = 1 << 20;

@@ -11,6 +11,8 @@ const KEPT: usize = 256;
 pub(super) struct Faults {
     kept: Vec<Fault>,
     count: u64,
+    /// Those of GPUs, of which no message names a process.
+    of_gpus: u64,
     /// Processes whose notifiers were not read at their end: those that are kept, and the number of all.
     unread: Vec<u32>,
     unread_count: u64,
@@ -19,8 +21,10 @@ pub(super) struct Faults {
 /// Causes of the faults of one process with one number: the driver stops all channels of a group for one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blame<'a> {
-    /// The process.
+    /// The process, 0 where unknown.
     pub pid: u32,
+    /// PCI address of the GPU of an error that no message gives a process: it may be that of one that is not traced.
+    pub pci: Option<&'a str>,
     /// The number of the Xid.
     pub code: u32,
     /// The channels that were stopped, as far as known.
@@ -39,21 +43,18 @@ impl<'a> Blame<'a> {
     /// That of one fault alone.
     #[must_use]
     pub fn of(fault: &'a Fault) -> Self {
-        let mut blame = Self::none(fault.at.pid, fault.code);
-        blame.add(fault);
-        blame
-    }
-
-    fn none(pid: u32, code: u32) -> Self {
-        Self {
-            pid,
-            code,
+        let mut blame = Self {
+            pid: fault.at.pid,
+            pci: fault.of_gpu(),
+            code: fault.code,
             channels: Vec::new(),
             suspects: Vec::new(),
             only_these: true,
             access: None,
             exception: None,
-        }
+        };
+        blame.add(fault);
+        blame
     }
 
     fn add(&mut self, fault: &'a Fault) {
@@ -89,6 +90,7 @@ impl Blame<'_> {
 impl Faults {
     pub(super) fn add(&mut self, fault: &Fault) {
         self.count += 1;
+        self.of_gpus += u64::from(fault.of_gpu().is_some());
         if self.kept.len() < KEPT {
             self.kept.push(fault.clone());
         }
@@ -100,6 +102,11 @@ impl Faults {
 
     pub(super) fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Tells whether a process had a fault.
+    pub(super) fn are_of_processes(&self) -> bool {
+        self.count > self.of_gpus
     }
 
     pub(super) fn add_unread(&mut self, pid: u32) {
@@ -120,8 +127,8 @@ impl Faults {
     pub(super) fn blames(&self) -> Vec<Blame<'_>> {
         let mut all: Vec<Blame<'_>> = Vec::new();
         for fault in &self.kept {
-            let (pid, code) = (fault.at.pid, fault.code);
-            match all.iter_mut().find(|b| (b.pid, b.code) == (pid, code)) {
+            let of = (fault.at.pid, fault.of_gpu(), fault.code);
+            match all.iter_mut().find(|b| (b.pid, b.pci, b.code) == of) {
                 Some(blame) => blame.add(fault),
                 None => all.push(Blame::of(fault)),
             }
@@ -143,7 +150,7 @@ fn is_same(a: &Suspect, b: &Suspect) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::At;
+    use crate::record::{At, Xid};
     use crate::wire::GpuVa;
 
     fn suspect(channel: u32, program: u64) -> Suspect {
@@ -210,6 +217,31 @@ mod tests {
         assert_eq!(
             blamed(&[first, removed, other]),
             [(7, 13, vec![0x100], true), (8, 45, vec![], false)]
+        );
+    }
+
+    #[test]
+    fn errors_of_no_known_process_are_no_faults_of_processes() {
+        let of_gpu = |pci: &str| Fault {
+            message: Some(Box::new(Xid {
+                pci: pci.to_owned(),
+                code: 13,
+                ..Xid::default()
+            })),
+            ..Fault::of_notifier(At::of_process(5, 0), 13)
+        };
+        let mut faults = Faults::default();
+        for pci in ["0000:35:00", "0000:36:00", "0000:35:00"] {
+            faults.add(&of_gpu(pci));
+        }
+        assert!(!faults.are_of_processes());
+        faults.add(&fault(7, 13, 0, vec![]));
+        assert!(faults.are_of_processes());
+        let all = faults.blames();
+        let all: Vec<_> = all.iter().map(|b| (b.pid, b.pci)).collect();
+        assert_eq!(
+            all,
+            [(0, Some("0000:35:00")), (0, Some("0000:36:00")), (7, None)]
         );
     }
 

@@ -136,4 +136,12 @@ impl Fault {
             only_these: true,
         }
     }
+
+    /// PCI address of the GPU, where the kernel log told of an error of a process and no message says of which.
+    #[must_use]
+    pub fn of_gpu(&self) -> Option<&str> {
+        let message = self.message.as_deref();
+        let message = message.filter(|m| self.at.pid == 0 && m.is_of_unknown_process());
+        message.map(|m| m.pci.as_str())
+    }
 }

@@ -1,6 +1,6 @@
 //! The memory that a record takes.
 
-use super::{Identity, MemoryRange, Record, Stamp};
+use super::{Identity, MemoryRange, Record, Stamp, Variable};
 use crate::samples::Counter;
 use crate::switches::Told;
 
@@ -25,6 +25,10 @@ impl Record {
             }
             Self::Snapshot(l) => {
                 512 + l.threads.len() * 4096 + l.memory.len() * size_of::<MemoryRange>()
+            }
+            Self::Kernel(k) => {
+                let of = |v: &Variable| size_of::<Variable>() + v.name.len();
+                256 + k.variables.iter().map(of).sum::<usize>()
             }
             Self::Ioctl(i) => 512 + i.input.data.len() + i.output.data.len(),
             _ => 256,

@@ -20,14 +20,6 @@ pub struct Release {
     pub by_copy: bool,
 }
 
-/// The number of the newest submission that the GPU has done, by the number in a channel's own semaphore. libcuda's release of it is not
-/// ordered behind a kernel: of the `newest` submission the number is there before its kernel starts, and that one is done when the kernel has
-/// ended, too. `runs`: a kernel of the newest submission has not ended.
-pub fn done(semaphore: u32, newest: u32, runs: impl FnOnce() -> bool) -> u32 {
-    let is_early = semaphore == newest && runs();
-    semaphore.wrapping_sub(u32::from(is_early))
-}
-
 /// STRUCTURE_SIZE of SET_REPORT_SEMAPHORE_D: one word instead of four.
 const REPORT_ONE_WORD: u32 = 1 << 28;
 /// SEMAPHORE_TYPE of LAUNCH_DMA, and its value for four words.

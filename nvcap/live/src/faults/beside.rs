@@ -23,6 +23,8 @@ enum Request {
     Note(Note),
     /// The pace of the looks from now on.
     Pace(Pace),
+    /// The last look.
+    Last,
 }
 
 struct Answer {
@@ -103,7 +105,7 @@ impl FaultWatch {
 
     /// Adds the faults that a last look finds. Waits a moment for them; where they do not come, says whose are lacking.
     pub(crate) fn finish(&mut self, records: &mut Vec<Record>) {
-        self.ask(Pace::AtEnd);
+        self.asked += usize::from(self.to.send(Request::Last).is_ok());
         let until = Instant::now() + LAST;
         while self.asked > 0 {
             let left = until.saturating_duration_since(Instant::now());
@@ -202,6 +204,11 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
                     pace = new;
                     asked += usize::from(new == Pace::AtEnd);
                     watch.hurry();
+                }
+                Request::Last => {
+                    pace = Pace::AtEnd;
+                    asked += 1;
+                    watch.end();
                 }
             }
         }

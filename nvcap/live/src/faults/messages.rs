@@ -1,13 +1,14 @@
 //! Xid messages of the kernel log about traced processes, joined with the errors in notifiers.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use nvcap_decode::hang::xid::REMOVAL;
 use nvcap_decode::record::{At, ChannelId, Fault, FaultSource, Xid};
 use nvcap_process::{
     clock,
-    xids::{Exceptions, Xids},
+    xids::{EXCEPTION, Exceptions, RESET, Xids},
 };
 
 use super::{
@@ -20,6 +21,10 @@ use super::{
 const WAIT: Duration = Duration::from_millis(300);
 /// Time within which a message and a notifier count as the same fault.
 const SAME: Duration = Duration::from_secs(5);
+/// Time for which an error that no message gives a process waits for a notifier with it: notifiers are read once a second at least.
+const NOTIFIED: Duration = Duration::from_millis(1500);
+/// The most errors that wait so.
+const MOST_NOBODYS: usize = 64;
 /// An unknown token, which may be any channel's.
 const ANY: u32 = u32::MAX;
 
@@ -28,6 +33,13 @@ const ANY: u32 = u32::MAX;
 struct Pending {
     pid: u32,
     channel: Option<ChannelId>,
+    xid: Xid,
+    came: Instant,
+}
+
+/// An error of a GPU that no message gives a process.
+#[derive(Debug)]
+struct Nobodys {
     xid: Xid,
     came: Instant,
 }
@@ -55,7 +67,12 @@ pub(super) struct Messages {
     pending: Vec<Pending>,
     /// Faults that wait for their message.
     noticed: Vec<Noticed>,
+    nobodys: Vec<Nobodys>,
+    /// GPUs that traced processes use, each with the time when one last did.
+    used: BTreeMap<u32, Instant>,
     told: Vec<Told>,
+    /// True once the trace ends: nothing is waited for.
+    is_last: bool,
 }
 
 impl Told {
@@ -65,6 +82,12 @@ impl Told {
         let may_be_of = self.channel.is_none()
             || channel.is_none_or(|c| self.channel == Some(c) || self.group.contains(&c));
         may_be_on && may_be_of
+    }
+
+    /// Tells whether a message that names no process may be about this fault.
+    fn may_be(&self, xid: &Xid) -> bool {
+        let is_code = self.code == xid.code || (self.code, xid.code) == (RESET, EXCEPTION);
+        is_code && (self.gpu.is_none() || self.gpu == xid.gpu)
     }
 }
 
@@ -101,20 +124,36 @@ impl Messages {
         }
     }
 
-    /// Tells whether a fault waits for its message, or a message for its notifier.
+    /// Tells whether a fault waits for its message, or a message for its notifier or its process.
     pub(super) fn has_waiting(&self) -> bool {
-        !self.noticed.is_empty() || !self.pending.is_empty()
+        !self.noticed.is_empty()
+            || !self.pending.is_empty()
+            || !self.nobodys.is_empty()
+            || self.exceptions.is_waiting()
+    }
+
+    /// Takes note that the next look is the last.
+    pub(super) fn end(&mut self) {
+        self.is_last = true;
     }
 
     /// Takes the messages that have come and are about one of the processes. A process that has executed another program is listed twice: as
     /// it is now, and as it was.
     pub(super) fn take(&mut self, processes: &[(&u32, &Watched)], now: Instant) {
         let Some(log) = &mut self.log else { return };
+        let channels = processes.iter().flat_map(|(_, p)| p.channels.values());
+        self.used
+            .extend(channels.filter_map(|c| c.gpu).map(|gpu| (gpu, now)));
+        let mut nobodys = Vec::new();
         for xid in log.take() {
             let Some(xid) = self.exceptions.joined(xid, now) else {
                 continue;
             };
             if xid.is_of_whole_gpu() || xid.code == REMOVAL {
+                continue;
+            }
+            if xid.is_of_unknown_process() {
+                nobodys.push(xid);
                 continue;
             }
             let first = self.pending.len();
@@ -130,6 +169,17 @@ impl Messages {
                 }
             }
         }
+        let until = (!self.is_last).then_some(now);
+        nobodys.extend(self.exceptions.without_process(until));
+        let is_used = |xid: &Xid| {
+            let last = xid.gpu.and_then(|gpu| self.used.get(&gpu));
+            last.is_some_and(|last| now.saturating_duration_since(*last) < SAME)
+        };
+        nobodys.retain(is_used);
+        let room = MOST_NOBODYS.saturating_sub(self.nobodys.len());
+        let nobodys = nobodys.into_iter().take(room);
+        self.nobodys
+            .extend(nobodys.map(|xid| Nobodys { xid, came: now }));
     }
 
     /// Joins messages with faults in notifiers, and returns the complete ones. A fault waits a moment for its message, which has the address
@@ -230,9 +280,32 @@ impl Messages {
                 only_these,
             }
         };
-        let faults: Vec<Fault> = due.into_iter().map(of).collect();
+        let mut faults: Vec<Fault> = due.into_iter().map(of).collect();
         self.note(faults.iter().map(|fault| (None, fault)), now);
+        faults.extend(self.of_gpus(now));
         faults
+    }
+
+    /// Returns the errors of GPUs that no message gave a process, without those that are about a fault which was told.
+    fn of_gpus(&mut self, now: Instant) -> Vec<Fault> {
+        let is_due =
+            |n: &Nobodys| self.is_last || now.saturating_duration_since(n.came) >= NOTIFIED;
+        let all = mem::take(&mut self.nobodys).into_iter();
+        let all = all.filter(|n| !self.told.iter().any(|t| t.may_be(&n.xid)));
+        let (due, waiting): (Vec<_>, Vec<_>) = all.partition(is_due);
+        self.nobodys = waiting;
+        due.into_iter().map(|n| of_gpu(n.xid)).collect()
+    }
+}
+
+/// Makes the fault of a GPU of which no message names a process.
+fn of_gpu(xid: Xid) -> Fault {
+    let bare = Fault::of_notifier(At::of_process(clock::now(), 0), xid.code);
+    Fault {
+        source: FaultSource::KernelLog,
+        message: Some(Box::new(xid)),
+        only_these: false,
+        ..bare
     }
 }
 

@@ -129,6 +129,12 @@ impl Watch {
         (!self.processes.is_empty() || self.messages.has_waiting()).then_some(until)
     }
 
+    /// Takes note that the next look is the last, and due now.
+    pub(super) fn end(&mut self) {
+        self.messages.end();
+        self.hurry();
+    }
+
     /// Makes the next look due now.
     pub(super) fn hurry(&mut self) {
         self.next = Instant::now();

@@ -6,7 +6,7 @@ use super::decoding::Decoding;
 use super::ends::Ends;
 use super::find::{self, Channel, Readable, Tracking};
 use nvcap_decode::decode::event::Operation;
-use nvcap_decode::wire::{GpuVa, release};
+use nvcap_decode::wire::GpuVa;
 use nvcap_process::memory::scan::{self, FoundRing};
 use nvcap_process::procfs::mem::ReadMemory;
 
@@ -38,10 +38,10 @@ pub(crate) struct Followed {
     pub(super) is_unread: bool,
     /// Number of searches in a row that did not prove the channel.
     pub(super) unproven: u32,
-    newest: Kernels,
+    at_semaphore: Kernels,
 }
 
-/// The kernels of a channel's newest submission, once its semaphore says that it is done.
+/// The kernels of the submission whose number a channel's semaphore has.
 #[derive(Clone, Debug, Default)]
 enum Kernels {
     /// Not looked at.
@@ -91,7 +91,7 @@ impl Followed {
             from,
             is_unread: false,
             unproven: 0,
-            newest: Kernels::Unknown,
+            at_semaphore: Kernels::Unknown,
         };
         if let (Some(tracking), Some(done)) = (channel.tracking, number) {
             // What was submitted since the semaphore was proven is counted with the next reading.
@@ -113,8 +113,7 @@ impl Followed {
                 put,
                 number: first.submitted,
             };
-            let runs = first.done == first.submitted
-                && followed.runs(memory, (readable, decoding), newest);
+            let runs = followed.runs(memory, (readable, decoding), newest, first.done);
             let first = Reading {
                 done: first.done.wrapping_sub(u32::from(runs)),
                 ..first
@@ -210,22 +209,23 @@ impl Followed {
         self.ring == channel.found.ring && same_semaphore
     }
 
-    /// Tells whether a kernel of the newest submission still runs. Asked when the semaphore has that submission's number.
+    /// Tells whether a kernel of the submission with the semaphore's number still runs: libcuda's release of it is not ordered behind a kernel.
     fn runs(
         &mut self,
         memory: &impl ReadMemory,
         (readable, decoding): (&Readable, &mut Decoding),
         newest: Newest,
+        number: u32,
     ) -> bool {
         let Some(tracking) = self.tracking_address() else {
             return false;
         };
-        let ends = match &self.newest {
-            Kernels::Ended(number) if *number == newest.number => return false,
-            Kernels::Of(number, ends) if *number == newest.number => Some(ends.clone()),
+        let ends = match &self.at_semaphore {
+            Kernels::Ended(of) if *of == number => return false,
+            Kernels::Of(of, ends) if *of == number => Some(ends.clone()),
             _ => {
                 let of = (&self.found, tracking);
-                let entries = block::submission(memory, readable, of, newest, newest.number);
+                let entries = block::submission(memory, readable, of, newest, number);
                 entries.and_then(|entries| {
                     let mut ends = Ends::default();
                     let mut to = |operation: &Operation| ends.operation(operation);
@@ -237,11 +237,11 @@ impl Followed {
         };
         match ends {
             Some(ends) if ends.run(memory, readable) == Some(true) => {
-                self.newest = Kernels::Of(newest.number, ends);
+                self.at_semaphore = Kernels::Of(number, ends);
                 true
             }
             _ => {
-                self.newest = Kernels::Ended(newest.number);
+                self.at_semaphore = Kernels::Ended(number);
                 false
             }
         }
@@ -291,13 +291,13 @@ impl Followed {
                 let number = newest;
                 // What was done once is not undone.
                 let is_new = last.done != done;
-                let runs =
-                    || is_new && self.runs(memory, (readable, decoding), Newest { put, number });
-                let done = release::done(done, number, runs);
+                let newest = Newest { put, number };
+                let runs = is_new && self.runs(memory, (readable, decoding), newest, done);
+                let done = done.wrapping_sub(u32::from(runs));
                 return self.take(Reading {
                     at_ns: now_ns,
                     done,
-                    submitted: newest,
+                    submitted: number,
                     unfetched: unfetched(get, put, self.found.entries),
                 });
             }

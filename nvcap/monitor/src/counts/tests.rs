@@ -428,16 +428,31 @@ fn a_kernel_that_runs_is_not_done() {
         one.ended(word, number);
         assert_eq!(all(&test.round()), sums(number.into(), number.into()));
     }
+    // With more work behind it: the semaphore has the number of the one that runs.
+    let word = Fake::word_of(3);
+    one.submit_work(0, 53, Some(0x7f00_0000_0000), word);
+    one.done(0, 53);
+    one.submit(0, 54, 56);
+    for _ in 0..3 {
+        assert_eq!(all(&test.round()), sums(56, 52));
+    }
+    one.ended(word, 53);
+    assert_eq!(all(&test.round()), sums(56, 53));
+    one.done(0, 55);
+    assert_eq!(all(&test.round()), sums(56, 55));
     // From the first look on, too.
-    let other = FakeProcess::new(2);
-    let memory = other.memory.clone();
-    memory.work(0, 1, 4);
-    memory.submit_work(0, 5, Some(0x7f00_0000_0000), Fake::word_of(4));
-    memory.done(0, 5);
-    test.start(20, other);
-    let view = test.round();
-    let of = &view.processes[1].gpus[&Some(0)];
-    assert_eq!(of.pending, 1);
+    for (pid, behind) in [(20, 0), (21, 3)] {
+        let other = FakeProcess::new(pid - 18);
+        let memory = other.memory.clone();
+        memory.work(0, 1, 4);
+        memory.submit_work(0, 5, Some(0x7f00_0000_0000), Fake::word_of(4));
+        memory.done(0, 5);
+        memory.submit(0, 6, 5 + behind);
+        test.start(pid, other);
+        let view = test.round();
+        let of = &view.processes.last().unwrap().gpus[&Some(0)];
+        assert_eq!(of.pending, 1 + behind);
+    }
 }
 
 /// Tests that processes which may not be looked into are named, count as time in which something may have passed unseen, and go when

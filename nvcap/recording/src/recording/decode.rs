@@ -180,6 +180,11 @@ fn kernel(k: m::Kernel) -> Result<Record> {
             })
             .collect()
     };
+    let variable = |v: m::Variable| r::Variable {
+        name: v.name,
+        bytes: v.bytes,
+        constant: v.constant,
+    };
     Ok(Record::Kernel(Box::new(r::Kernel {
         at: at(k.at)?,
         program: GpuVa(k.program),
@@ -189,6 +194,7 @@ fn kernel(k: m::Kernel) -> Result<Record> {
         by: word("origin of the name", &k.by, NamedBy::from_name(&k.by))?,
         certain: k.certain,
         driver: k.driver,
+        variables: k.variables.into_iter().map(variable).collect(),
     })))
 }
 

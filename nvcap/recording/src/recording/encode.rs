@@ -156,6 +156,11 @@ impl From<&r::Kernel> for m::Kernel {
                 })
                 .collect(),
         };
+        let variable = |v: &r::Variable| m::Variable {
+            name: v.name.clone(),
+            bytes: v.bytes,
+            constant: v.constant,
+        };
         Self {
             at: Some(k.at.into()),
             program: k.program.0,
@@ -165,6 +170,7 @@ impl From<&r::Kernel> for m::Kernel {
             by: k.by.name().to_owned(),
             certain: k.certain,
             driver: k.driver,
+            variables: k.variables.iter().map(variable).collect(),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use prost::{Message, Oneof};
 
+pub(super) use super::kernel_messages::{KernelParam, KernelParams, Variable};
 pub(super) use super::stack_messages::{LeftOutOfStacks, StackSample};
 use super::trapped_messages::Trapped;
 
@@ -295,20 +296,6 @@ pub(super) struct Image {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct KernelParam {
-    #[prost(uint32, tag = "1")]
-    pub offset: u32,
-    #[prost(uint32, tag = "2")]
-    pub size: u32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct KernelParams {
-    #[prost(message, repeated, tag = "1")]
-    pub params: Vec<KernelParam>,
-}
-
-#[derive(Clone, PartialEq, Message)]
 pub(super) struct Kernel {
     #[prost(message, optional, tag = "1")]
     pub at: Option<At>,
@@ -326,6 +313,8 @@ pub(super) struct Kernel {
     pub certain: bool,
     #[prost(bool, tag = "8")]
     pub driver: bool,
+    #[prost(message, repeated, tag = "9")]
+    pub variables: Vec<Variable>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -13,6 +13,7 @@ mod encode;
 mod fault_messages;
 mod identity;
 mod info;
+mod kernel_messages;
 mod kernels;
 mod kind;
 mod known_calls;

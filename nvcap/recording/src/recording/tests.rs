@@ -221,6 +221,14 @@ fn all_records() -> Vec<Record> {
             by,
             certain: true,
             driver: by == NamedBy::Code,
+            variables: vec![
+                Variable {
+                    name: "_ZN1a5tableE".into(),
+                    bytes: 4000,
+                    constant: by == NamedBy::Code,
+                };
+                usize::from(by != NamedBy::File)
+            ],
         })));
     }
     for calls in [calls.clone(), Arc::default(), calls] {

@@ -6,7 +6,7 @@ use nvcap_decode::decode::event::{
     LaunchKind, Load, Memory, Operation, PartOf, Place, QmdFrom, Semaphore, SemaphoreAction,
     SemaphoreUnit, Video,
 };
-use nvcap_decode::record::Kernel;
+use nvcap_decode::record::{Kernel, Variable};
 use nvcap_decode::wire::GpuVa;
 
 use super::channels::size;
@@ -16,6 +16,9 @@ use super::names::direction;
 use super::plural::plural;
 use super::redact::Redactor;
 use super::style::{Formatter, Role};
+
+/// The most variables of a load that a line names.
+const MOST_NAMED: usize = 24;
 
 /// Writes one operation as a line, without ending it.
 pub(super) fn describe(
@@ -78,14 +81,24 @@ pub(super) fn load(f: &mut Formatter<'_>, l: &Load, with_names: bool) {
     if l.part_of == PartOf::Context {
         return;
     }
-    for (count, one) in [
-        (l.variables, "variable"),
-        (l.constant_banks, "constant bank"),
-        (l.functions, "function"),
+    let symbols = |constant| {
+        let all = l.symbols.iter().filter(move |s| s.constant == constant);
+        all.filter(|_| with_names).collect::<Vec<_>>()
+    };
+    for (count, one, symbols) in [
+        (l.variables, "variable", symbols(false)),
+        (l.constant_banks, "constant bank", symbols(true)),
+        (l.functions, "function", Vec::new()),
     ] {
-        if let Some(count) = count.filter(|count| *count > 0) {
-            f.text(format_args!("{separator}{}", plural(count, one)));
+        // Without a table their names alone tell constants.
+        let told = (symbols.len() as u64, "constant");
+        let counted = count.map_or(told, |count| (count, one));
+        if counted.0 > 0 {
+            f.text(format_args!("{separator}{}", plural(counted.0, counted.1)));
             separator = ", ";
+        }
+        if !symbols.is_empty() {
+            f.text(format_args!(" ({})", named(&symbols)));
         }
     }
     if with_names && !l.kernels.is_empty() {
@@ -104,6 +117,20 @@ pub(super) fn load(f: &mut Formatter<'_>, l: &Load, with_names: bool) {
             names.collect::<Vec<_>>().join(", ")
         ));
     }
+}
+
+/// Describes variables by their names and sizes: `table 4000 B, scale 4 B`.
+fn named(symbols: &[&Variable]) -> String {
+    let one = |s: &&Variable| {
+        let name = &kernels::of_mangled(&s.name).full;
+        format!("{name} {}", size(s.bytes))
+    };
+    let shown = symbols.iter().take(MOST_NAMED).map(one);
+    let mut text = shown.collect::<Vec<_>>().join(", ");
+    if symbols.len() > MOST_NAMED {
+        text += &format!(" and {} more", symbols.len() - MOST_NAMED);
+    }
+    text
 }
 
 /// The kernel of a launch, as every line shows it; none where it is not known.

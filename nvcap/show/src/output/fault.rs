@@ -125,7 +125,10 @@ fn channels(all: &[ChannelId]) -> String {
 
 /// Returns one blame as text: `Xid 31 in bad(float*, int)`.
 fn blame(b: &Blame<'_>, names_process: bool) -> String {
-    let mut text = format!("Xid {}", b.code);
+    let mut text = match b.pci {
+        Some(pci) => format!("GPU {} had Xid {} of no known process", Plain(pci), b.code),
+        None => format!("Xid {}", b.code),
+    };
     match suspects(&b.suspects, &b.channels, b.only_these).as_str() {
         "" => text.push_str(&channels(&b.channels)),
         suspects => text.push_str(suspects),
@@ -156,7 +159,18 @@ pub fn in_short(fault: &Fault) -> String {
 
 /// Returns the part of the verdict about faults: `, and the GPU faulted: Xid 31 in bad(float*, int)`; empty where there were none.
 pub(super) fn verdict(ledger: &Ledger) -> String {
-    let blames = ledger.blames();
+    let (of_gpus, blames): (Vec<_>, Vec<_>) =
+        { ledger.blames().into_iter() }.partition(|b| b.pci.is_some());
+    let mut text = of_processes(ledger, &blames);
+    for of_gpu in of_gpus.iter().take(BLAMES) {
+        let lead = if text.is_empty() { ", and" } else { ";" };
+        let _ = write!(text, "{lead} {}", blame(of_gpu, false));
+    }
+    text
+}
+
+/// Returns the part of the verdict about faults of processes.
+fn of_processes(ledger: &Ledger, blames: &[Blame<'_>]) -> String {
     if blames.is_empty() {
         return String::new();
     }
@@ -176,6 +190,9 @@ pub(super) fn verdict(ledger: &Ledger) -> String {
 /// The line of a fault.
 pub(crate) fn line(f: &Fault) -> String {
     let mut text = format!("FAULT Xid {}", f.code);
+    if let Some(pci) = f.of_gpu() {
+        let _ = write!(text, " of no known process on GPU {}", Plain(pci));
+    }
     if let Some(channel) = f.channel {
         let _ = write!(text, " on channel {}", channel.0);
     }
@@ -324,6 +341,7 @@ pub(super) fn blames_json(ledger: &Ledger) -> Value {
     let one = |b: &Blame<'_>| {
         json!({
             "pid": (b.pid != 0).then_some(b.pid),
+            "pci": b.pci,
             "xid": b.code,
             "symbol": symbol(b.code),
             "meaning": xid::meaning(b.code),
@@ -397,6 +415,33 @@ mod tests {
         ] {
             assert_eq!(place(&memory(freed_ns), page, 5_000_000), wanted);
         }
+    }
+
+    #[test]
+    fn an_error_of_no_known_process_is_its_gpu_s() {
+        let message = "NVRM: Xid (PCI:0000:35:00): 13, Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Illegal Instruction Parameter";
+        let fault = Fault {
+            message: Xid::parse(message).map(Box::new),
+            only_these: false,
+            ..Fault::of_notifier(At::of_process(5, 0), 13)
+        };
+        let mut ledger = Ledger::new();
+        ledger.record(&Record::Fault(Box::new(fault.clone())));
+        let said = "GPU 0000:35:00 had Xid 13 of no known process, Illegal Instruction Parameter";
+        assert_eq!(verdict(&ledger), format!(", and {said}"));
+        assert_eq!(in_short(&fault), said);
+        let begin = "FAULT Xid 13 of no known process on GPU 0000:35:00: ";
+        assert!(super::line(&fault).starts_with(begin));
+        let json = blames_json(&ledger);
+        assert_eq!(
+            (&json[0]["pid"], &json[0]["pci"]),
+            (&Value::Null, &json!("0000:35:00"))
+        );
+        // Beside a fault of a process, which alone is the trace's.
+        let own = Fault::of_notifier(At::of_process(6, 7), 31);
+        ledger.record(&Record::Fault(Box::new(own)));
+        let both = format!(", and the GPU faulted: Xid 31; {said}");
+        assert_eq!(verdict(&ledger), both);
     }
 
     #[test]

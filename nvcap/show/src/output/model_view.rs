@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 use super::channels::{self, Live};
 use super::names::pid_name;
 use super::{Detail, Sink};
+use crate::pipeline::places::engine_by_stream;
 use nvcap_decode::{
     decode::event::{Engine, Event},
     driver::{Model, ObjectRef, number},
@@ -65,6 +66,9 @@ impl ModelView {
         *live.entries.get_or_insert(0) += s.segments.len() as u64;
         live.gp_get = s.gp_get.or(live.gp_get);
         live.gp_put = Some(s.gp_put);
+        if live.engine == Engine::Unknown {
+            live.engine = engine_by_stream(s, s.token);
+        }
     }
 
     fn keep(&mut self, pid: u32, model: &Model) {
@@ -220,4 +224,36 @@ fn takes_channels(model: &Model, ioctl: &Ioctl) -> bool {
 fn weight(model: &Model, pid: u32) -> (usize, usize) {
     let channels = model.channels().filter(|c| c.pid == pid).count();
     (channels, model.mappings(pid).len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::{Pipeline, PipelineOptions};
+    use nvcap_decode::decode::encode::Pushbuffer;
+    use nvcap_decode::gpu_time::made_up::submission;
+    use nvcap_decode::record::{At, Channel, How, Origin};
+    use nvcap_decode::wire::header::Step;
+
+    /// A recording of a process that was attached to has no allocations, which tell engines.
+    #[test]
+    fn engines_are_told_by_the_methods_of_a_recording() {
+        let mut view = ModelView::new(true);
+        let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut view)]);
+        for (id, subchannel, class) in [(0, 1, 0xcbc0), (1, 4, 0xc8b5), (2, 4, 0)] {
+            let at = At::of_process(1, 7);
+            let channel = Channel::bare(at, ChannelId(id), Origin::Found);
+            let channel = Record::Channel(Box::new(channel));
+            let mut words = Pushbuffer::new();
+            words.method(Step::Increment, subchannel, 0, &[class]);
+            let s = submission(ChannelId(id), 7, 10 + u64::from(id), How::Observed, &words);
+            for record in [channel, Record::Submission(s)] {
+                pipeline.record(record).unwrap();
+            }
+        }
+        pipeline.finish().unwrap();
+        let all = view.channels_json();
+        let engines: Vec<_> = all.iter().map(|c| c["engines"].to_string()).collect();
+        assert_eq!(engines, [r#"["gr"]"#, r#"["ce"]"#, "[]"]);
+    }
 }

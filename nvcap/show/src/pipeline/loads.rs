@@ -22,7 +22,7 @@ use super::order::MOST_BYTES;
 use form::{Form, chunk};
 use held::{Decide, Item, Waiting};
 pub(super) use held::{Parts, Taken};
-use members::{Members, count, load};
+use members::{Members, count, load, name};
 use named::Named;
 use nvcap_decode::decode::event::{Load, PartOf};
 use nvcap_decode::record::{ChannelId, Kernel, Record, Submission};
@@ -344,8 +344,10 @@ impl Pending {
     /// Ends the load that goes on, with its last entry.
     fn end(&mut self, decide: &mut Decide<'_>, named: &Named) {
         if let Some(mut open) = self.load.take() {
-            let names = open.code.iter().flat_map(|start| named.of(*start));
-            open.load.kernels = names.cloned().collect();
+            let functions: Vec<&Kernel> = { open.code.iter() }
+                .flat_map(|start| named.of(*start))
+                .collect();
+            name(&mut open.load, &functions);
             decide.settle(open.record, open.entry, Some(open.load.part_of));
             decide.ended(open.record, open.load);
         }

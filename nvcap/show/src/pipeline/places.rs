@@ -56,7 +56,7 @@ impl Places for ByModel<'_> {
 
 /// The engine of an otherwise unknown channel, by what the submission does: [`nvcap_decode::wire::engine`]. Subchannel 4 alone is
 /// no evidence where the runlist is unknown, nor where an unidentified video engine is used.
-pub(super) fn engine_by_stream(s: &Submission, token: Option<u32>) -> Engine {
+pub(crate) fn engine_by_stream(s: &Submission, token: Option<u32>) -> Engine {
     let runlist = token.map(|t| (t >> 16) & 0x7f);
     let mut stream = Stream::default();
     let mut evidence = EngineEvidence::default();

@@ -198,6 +198,9 @@ impl Export for Trace {
 
     fn conclude(&self, args: &trace::Args, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
         let ledger = args.output.conclude_telling(pipeline)?;
+        if ledger.unshown() > 0 {
+            return Ok(ledger);
+        }
         let made = self.made.borrow();
         let output = args.output.output.as_deref();
         let output = output.filter(|o| !is_standard_output(o));

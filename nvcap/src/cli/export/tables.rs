@@ -257,7 +257,7 @@ impl Export for Place {
     fn conclude(&self, args: &trace::Args, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
         let ledger = args.output.conclude_telling(pipeline)?;
         let output = self.output.as_deref().filter(|o| *o != Path::new("-"));
-        if let Some(path) = output.filter(|o| o.is_dir()) {
+        if let Some(path) = output.filter(|o| o.is_dir() && ledger.unshown() == 0) {
             tell(format_args!(
                 "{}: {} {}; nvcap schema lists their columns, docs/queries.md has queries for DuckDB",
                 path.display(),

@@ -231,6 +231,7 @@ pub fn records(steps: u32) -> (Vec<Record>, Vec<Ran>) {
             by: NamedBy::Record,
             certain: true,
             driver: false,
+            variables: Vec::new(),
         }))
     };
     // NV_ESC_RM_CONTROL with NVOS54_PARAMETERS: client, object, command, flags, parameters, their size, status. The second fails.

@@ -1,5 +1,7 @@
 //! Work that the driver submits on its own account: contexts that it makes and modules that it loads.
 
+use crate::record::Variable;
+
 /// Work of the driver that submissions can be a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
@@ -58,4 +60,6 @@ pub struct Load {
     pub functions: Option<u64>,
     /// Names of those functions that were known by then, as the compiler wrote them, in the order of their addresses.
     pub kernels: Vec<String>,
+    /// Variables by name, those of constant memory last: of the image that those functions are of, where it has as many as were written.
+    pub symbols: Vec<Variable>,
 }

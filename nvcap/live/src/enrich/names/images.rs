@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 use super::scan::{self, Run, Space};
-use nvcap_decode::cubin::{Cubin, Function};
+use nvcap_decode::cubin::{self, Cubin, Function};
+use nvcap_decode::record::Variable;
 use nvcap_decode::wire::words::{u16_at, u64_at};
 
 /// The most bytes of a name. Those of template instances have several thousand.
@@ -28,6 +29,8 @@ struct Read {
     image: Cubin,
     /// Indices of the image's functions by name.
     by_name: HashMap<String, usize>,
+    /// Index of the function that the image's variables are told with.
+    tells: Option<usize>,
 }
 
 /// The cubin images in a process's memory, by address.
@@ -144,6 +147,17 @@ impl Images {
         }
     }
 
+    /// Returns the variables of a function's image, if the function is the first of the image of which they are asked for.
+    pub(super) fn variables(&mut self, space: &dyn Space, of: Named) -> Vec<Variable> {
+        let Some(Known::Read(read)) = self.all.get_mut(&of.image) else {
+            return Vec::new();
+        };
+        match *read.tells.get_or_insert(of.index) == of.index {
+            true => cubin::variables(space, of.image).unwrap_or_default(),
+            false => Vec::new(),
+        }
+    }
+
     /// The code of a function; none where it is not all there.
     pub(super) fn code(&self, space: &dyn Space, of: Named) -> Option<Vec<u8>> {
         let range = self.function(of)?.code.clone();
@@ -213,6 +227,7 @@ fn read(space: &dyn Space, at: u64, known: &mut Known) {
                 end,
                 image,
                 by_name,
+                tells: None,
             }))
         }
         None => Known::None,

@@ -527,6 +527,9 @@ impl Resolver {
         if kernel.certain && by_code == Some(true) {
             self.keep_code(&name, &kernel);
         }
+        if let (Name::Of(of), true) = (&name, kernel.certain) {
+            kernel.variables = self.images.variables(&*self.space, *of);
+        }
         Some((kernel, by_code))
     }
 
@@ -584,5 +587,6 @@ fn of_function(ask: &Ask, name: String, function: Option<&Function>) -> Kernel {
         by: NamedBy::Record,
         certain: false,
         driver: false,
+        variables: Vec::new(),
     }
 }

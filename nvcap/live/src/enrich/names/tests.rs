@@ -14,7 +14,7 @@ mod order;
 use super::one_of;
 use super::resolver::{Ask, Listing, Resolver};
 use super::scan::{Clocks, Run, Space};
-use nvcap_decode::record::{At, Kernel, NamedBy};
+use nvcap_decode::record::{At, Kernel, NamedBy, Variable};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::procfs::mem::ReadMemory;
 
@@ -90,6 +90,11 @@ pub(super) struct Function {
 /// An ELF image with functions: names in the section of section names, registers in `.nv.info`, code.
 /// Returns the bytes, and the offset of each function's name.
 pub(super) fn image(functions: &[Function]) -> (Vec<u8>, Vec<u64>) {
+    image_with(functions, &[])
+}
+
+/// An image as [`image`], with variables of these names and sizes in global memory.
+pub(super) fn image_with(functions: &[Function], variables: &[(&str, u64)]) -> (Vec<u8>, Vec<u64>) {
     let mut names = vec![0u8];
     let mut add = |name: &str| {
         let at = names.len() as u32;
@@ -104,6 +109,23 @@ pub(super) fn image(functions: &[Function]) -> (Vec<u8>, Vec<u64>) {
         at.push(u64::from(name) + 6);
         // SHT_PROGBITS; the registers are in the upper byte of sh_info.
         sections.push((name, 1, f.code.clone(), f.registers << 24 | i as u32));
+    }
+    if !variables.is_empty() {
+        // SHT_NOBITS, SHT_STRTAB, SHT_SYMTAB with symbols of 24 B.
+        let global = sections.len() as u16;
+        let (mut strings, mut symbols) = (vec![0u8], Vec::new());
+        for (name, bytes) in variables {
+            symbols.extend((strings.len() as u32).to_le_bytes());
+            symbols.extend([0x11, 0]);
+            symbols.extend(global.to_le_bytes());
+            symbols.extend([0; 8]);
+            symbols.extend(bytes.to_le_bytes());
+            strings.extend(name.bytes());
+            strings.push(0);
+        }
+        sections.push((add(".nv.global"), 8, Vec::new(), 0));
+        sections.push((add(".strtab"), 3, strings, 0));
+        sections.push((add(".symtab"), 2, symbols, 0));
     }
     let own = add(".shstrtab");
     sections.push((own, 3, names.clone(), 0));
@@ -301,6 +323,33 @@ fn the_distances_are_learnt() {
         );
         assert!(learnt.contains("12 records"), "{learnt}");
     }
+}
+
+#[test]
+fn variables_are_told_with_one_function_of_their_image() {
+    let functions = many(3);
+    let mut fake = process(&functions, HOPPER, 3);
+    let at = BASE + 0x1000;
+    let (bytes, names) = image_with(&functions, &[("table", 4000), ("seven", 28)]);
+    fake.write(at, &bytes);
+    for (i, name) in names.iter().enumerate() {
+        fake.put(record(i).wrapping_add_signed(HOPPER.name), at + name);
+    }
+    let mut resolver = resolver(&fake);
+    let mut told = |i: usize| {
+        let found = resolver.resolve(&[ask(i, &functions[i])]);
+        let [kernel] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert!(kernel.certain);
+        let one = |v: &Variable| (v.name.clone(), v.bytes, v.constant);
+        kernel.variables.iter().map(one).collect::<Vec<_>>()
+    };
+    let both = [("table".into(), 4000, false), ("seven".into(), 28, false)];
+    assert_eq!(told(1), both);
+    assert_eq!(told(0), []);
+    // Its module is loaded again.
+    assert_eq!(told(1), both);
 }
 
 #[test]

@@ -191,6 +191,73 @@ fn the_same_fault_of_both_sources_is_one() {
     assert_eq!(alone.len(), 1);
 }
 
+/// Exceptions of an SM whose process the driver did not log are the GPU's, where a traced process uses it.
+#[test]
+fn an_exception_of_no_known_process_is_its_gpu_s() {
+    let (kernel, mut messages) = made_up_log();
+    let say = |slot: u32, rest: &str| {
+        let line = format!("3,1,10,-;NVRM: Xid (PCI:0000:{slot}:00): 13, {rest}\n");
+        kernel.send(line.as_bytes()).unwrap();
+    };
+    let except = |slot| {
+        say(
+            slot,
+            "Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Illegal Instruction Parameter",
+        );
+        say(slot, "Graphics Exception: ESR 0x504730=0x2 0x504734=0x0");
+    };
+    let known = channels(&[(0, Some(0xa), true)]);
+    let process = Watched {
+        channels: known.clone(),
+        ..Watched::default()
+    };
+    let processes = BTreeMap::from([(NOBODY, process)]);
+    let begin = Instant::now();
+    let look = |messages: &mut Messages, new: Vec<Noticed>, ms: u64| {
+        let at = begin + Duration::from_millis(ms);
+        take(messages, &processes, at);
+        let mut all = messages.join(new, at, |_| false);
+        all.extend(messages.alone(&processes, at, |_| false));
+        all
+    };
+    except(35);
+    // No traced process uses this one.
+    except(36);
+    assert!(look(&mut messages, Vec::new(), 0).is_empty());
+    assert!(messages.has_waiting(), "for its process");
+    assert!(look(&mut messages, Vec::new(), 400).is_empty());
+    assert!(messages.has_waiting(), "for a notifier");
+    let told = look(&mut messages, Vec::new(), 2000);
+    let [fault] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((fault.at.pid, fault.code, fault.channel), (0, 13, None));
+    assert_eq!(fault.of_gpu(), Some("0000:35:00"));
+    assert!(!fault.only_these && fault.suspects.is_empty());
+    let text = fault.message.as_ref().map_or("", |m| &m.text);
+    assert!(text.contains("Illegal") && text.contains("ESR"), "{text}");
+    assert!(!messages.has_waiting());
+
+    // The notifier of a traced process has it.
+    except(35);
+    assert!(look(&mut messages, Vec::new(), 20_000).is_empty());
+    assert!(look(&mut messages, Vec::new(), 20_400).is_empty());
+    let all = [notifier(0, 0xa, Some(13))];
+    let at = begin + Duration::from_millis(20_500);
+    let new = noticed(NOBODY, &known, &all, &all, None, at);
+    assert!(look(&mut messages, new, 20_500).is_empty(), "it waits, too");
+    let told = look(&mut messages, Vec::new(), 22_500);
+    let pids: Vec<u32> = told.iter().map(|f| f.at.pid).collect();
+    assert_eq!(pids, [NOBODY]);
+    assert!(!messages.has_waiting());
+
+    // Nothing is waited for at the end of the trace.
+    except(35);
+    messages.end();
+    let told = look(&mut messages, Vec::new(), 40_000);
+    assert_eq!(told.iter().map(|f| f.at.pid).collect::<Vec<_>>(), [0]);
+}
+
 #[test]
 fn the_removal_of_a_channel_is_no_fault() {
     // As at the end of every process on an H100: the driver writes it into the notifiers of channels that are left.

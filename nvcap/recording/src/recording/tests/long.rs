@@ -27,6 +27,7 @@ fn what_is_too_long_is_cut_or_counted() {
         by: NamedBy::Record,
         certain: true,
         driver: false,
+        variables: Vec::new(),
     }));
     let mut file = Vec::new();
     let mut writer = Writer::new(info(), 7);

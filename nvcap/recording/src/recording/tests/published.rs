@@ -37,6 +37,7 @@ fn used() -> Messages {
     let text = concat!(
         include_str!("../messages.rs"),
         include_str!("../fault_messages.rs"),
+        include_str!("../kernel_messages.rs"),
         include_str!("../sample_messages.rs"),
         include_str!("../skipped_messages.rs"),
         include_str!("../switch_messages.rs"),

@@ -68,8 +68,8 @@ pub(super) fn of_fault(f: &Fault) -> Notes {
     let mut notes = vec![
         ("xid", number(f.code)),
         ("text", Value::Once(fault::line(f))),
-        ("pid", number(f.at.pid)),
     ];
+    notes.extend((f.at.pid != 0).then(|| ("pid", number(f.at.pid))));
     notes.extend(f.channel.map(|c| ("channel", number(c.0))));
     notes
 }

@@ -257,7 +257,9 @@ impl Sink for Tables {
                 let row = schema::Fault {
                     fault,
                     access: fault.message.as_ref().and_then(|m| m.access()),
-                    gpu: (fault.channel).and_then(|id| model.channel(id)?.gpu),
+                    gpu: (fault.channel)
+                        .and_then(|id| model.channel(id)?.gpu)
+                        .or_else(|| fault.message.as_ref()?.gpu),
                 };
                 self.row(FAULTS, &Row::Fault(row))
             }

@@ -243,4 +243,4 @@ impl Graphs {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

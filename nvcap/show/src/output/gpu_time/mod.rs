@@ -21,6 +21,7 @@ mod graphs;
 mod hidden;
 mod intervals;
 pub mod kernel_times;
+mod late_names;
 mod objects;
 mod open;
 mod preempted;
@@ -68,6 +69,8 @@ struct Row {
     /// Its place among all rows.
     number: usize,
     text: String,
+    /// Time of its first work's submission, where all of its works have such.
+    since: Option<u64>,
     durations: Durations,
     /// Number of entries that did this work, timed or not.
     count: u64,
@@ -199,8 +202,10 @@ impl Account {
         self.graphs.record(record);
         self.unfinished.record(record);
         self.earlier.record(record);
-        if let Record::Stamps(s) = record {
-            self.coverage.add(s.at.pid, s.from_ns, s.at.time_ns);
+        match record {
+            Record::Stamps(s) => self.coverage.add(s.at.pid, s.from_ns, s.at.time_ns),
+            Record::Kernel(kernel) => self.name(kernel),
+            _ => {}
         }
     }
 
@@ -354,7 +359,7 @@ impl Account {
         }
         if self.by_process {
             of.what = What::Of(of.pid, Box::new(of.what));
-            of.text = format!("{}, process {}", of.text, super::names::pid_name(of.pid));
+            of.text = self.whose(of.pid, of.text);
         }
         self.known.entries += 1;
         self.known.starts += u64::from(of.time.start.is_some());
@@ -379,8 +384,10 @@ impl Account {
             let row = self.rows.entry(of.what).or_insert_with(|| Row {
                 number,
                 text: of.text,
+                since: of.submitted,
                 ..Row::default()
             });
+            row.since = row.since.min(of.submitted);
             row.count += 1;
             if row.of.len() < MOST_PROCESSES || row.of.contains_key(&of.pid) {
                 let its = row.of.entry(of.pid).or_default();

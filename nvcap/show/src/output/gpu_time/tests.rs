@@ -6,7 +6,7 @@ use super::*;
 use nvcap_decode::decode::event::{
     Copy, CopyEngine, CopyMode, Direction, DurationBy, GpuDuration, GpuMoment, Graph, PartOf,
 };
-use nvcap_decode::record::{At, How, Life, Process, Stamps};
+use nvcap_decode::record::{At, How, Kernel, Life, Process, Stamps};
 use nvcap_decode::wire::GpuVa;
 
 fn context(serial: u64, ns: u64) -> Context {
@@ -125,6 +125,60 @@ fn works_of_one_entry_have_a_row_of_their_own() {
     assert_eq!(rows, [(three.as_str(), 2, 3, 204), (one, 2, 1, 202)]);
     assert_eq!((account.known.entries, account.known.durations), (4, 4));
     assert!(account.sorted(true).is_empty());
+}
+
+/// A trace that is shown as it comes finds a name some milliseconds behind the first launch.
+#[test]
+fn a_name_that_comes_late_is_that_of_the_launches_before_it() {
+    let unnamed = || {
+        let Operation::Launch(mut l) = graphs::tests::launch(None, Some(0x1000), 1) else {
+            unreachable!()
+        };
+        l.kernel = None;
+        Operation::Launch(l)
+    };
+    let rows = |by_process, pids: [u32; 2], found_ns, certain| {
+        let mut account = Account {
+            by_process,
+            ..Account::default()
+        };
+        let launch = |account: &mut Account, pid, ns: u64, op: &Operation| {
+            let mut c = context(ns, 100);
+            c.at = At::of_process(ns, pid);
+            account.operation(&c, 0, op);
+        };
+        launch(&mut account, pids[0], 10, &unnamed());
+        launch(&mut account, pids[1], 20, &unnamed());
+        let kernel = Kernel {
+            certain,
+            ..Kernel::called(At::of_process(found_ns, 7), 0x1000, "f")
+        };
+        account.record(&Record::Kernel(Box::new(kernel.clone())));
+        let Operation::Launch(mut named) = unnamed() else {
+            unreachable!()
+        };
+        named.kernel = Some(Arc::new(kernel));
+        launch(&mut account, 7, 30, &Operation::Launch(named));
+        account.finish();
+        let all = account.sorted(false).into_iter();
+        let mut all: Vec<_> = all
+            .map(|(_, row)| (row.text.clone(), row.count, row.total_ns()))
+            .collect();
+        all.sort();
+        all
+    };
+    let row = |text: &str, count: u64| (text.to_owned(), count, count * 100);
+    assert_eq!(rows(false, [7, 7], 10, true), [row("f", 3)]);
+    assert_eq!(
+        rows(true, [7, 7], 10, true),
+        [row("f, process 7", 3)],
+        "a row for each process"
+    );
+    // Other code may have been there, or be there in another process; a guess is none.
+    let apart = [row("f", 1), row("program 0x1000", 2)];
+    assert_eq!(rows(false, [7, 7], 11, true), apart);
+    assert_eq!(rows(false, [7, 8], 10, true), apart);
+    assert_eq!(rows(false, [7, 7], 10, false).len(), 2);
 }
 
 /// Copies by which the driver loads a module are no copies of the program.

@@ -6,6 +6,7 @@ use super::form::{Form, chunk};
 use super::held::{Decide, Item};
 use super::named::Written;
 use nvcap_decode::decode::event::{Load, PartOf};
+use nvcap_decode::record::Kernel;
 
 /// Makes a load of which nothing was seen.
 pub(super) const fn load(part_of: PartOf) -> Load {
@@ -20,6 +21,7 @@ pub(super) const fn load(part_of: PartOf) -> Load {
         constant_banks: None,
         functions: None,
         kernels: Vec::new(),
+        symbols: Vec::new(),
     }
 }
 
@@ -53,6 +55,24 @@ fn code(load: &mut Load, bytes: u64, functions: Option<u64>) {
 fn data(load: &mut Load, bytes: u64) {
     load.data_writes += 1;
     load.data_bytes = load.data_bytes.saturating_add(bytes);
+}
+
+/// Gives a load the names of its functions, and of its variables where the images of the functions have as many as it has written. (Functions of a
+/// module are loaded one by one: its variables come with the first.)
+pub(super) fn name(load: &mut Load, functions: &[&Kernel]) {
+    load.kernels = functions.iter().map(|f| f.name.clone()).collect();
+    let symbols = functions.iter().flat_map(|f| &f.variables);
+    let constants = symbols.clone().filter(|s| s.constant).count() as u64;
+    let variables = symbols.clone().count() as u64 - constants;
+    // Where there is no variable, no table tells of constants, either.
+    let has_banks = match load.constant_banks {
+        Some(banks) => banks > 0,
+        None => load.data_writes > 0,
+    };
+    if load.variables.unwrap_or(0) == variables && (constants == 0 || has_banks) {
+        load.symbols = symbols.cloned().collect();
+        load.symbols.sort_by_key(|s| s.constant);
+    }
 }
 
 /// The entries that belong to a load that is closed.

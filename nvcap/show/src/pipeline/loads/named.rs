@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use nvcap_decode::record::Kernel;
+use nvcap_decode::record::{Kernel, Variable};
 
 /// The most pieces of code that are remembered of a process.
 const MOST: usize = 1 << 12;
-/// The most names that are kept of a process, and the longest.
+/// The most names that are kept of a process, functions and variables each, and the longest.
 const MOST_NAMES: usize = 1 << 12;
 const LONGEST_NAME: usize = 1 << 10;
 
@@ -23,8 +23,8 @@ pub(super) struct Written {
 #[derive(Debug)]
 struct Code {
     written: Written,
-    /// Names by address.
-    names: BTreeMap<u64, String>,
+    /// Functions with names, by address.
+    names: BTreeMap<u64, Kernel>,
 }
 
 /// Names by the code's beginning. They hold until other code is written there.
@@ -32,6 +32,8 @@ struct Code {
 pub(super) struct Named {
     codes: BTreeMap<u64, Code>,
     names: usize,
+    /// Variables of all kernels.
+    variables: usize,
     /// Kernels by the times of their launches, which may be ahead: a recording's names come first.
     coming: BTreeMap<(u64, u64), Kernel>,
 }
@@ -57,6 +59,8 @@ impl Named {
             .collect();
         for gone in over.into_iter().filter_map(|at| self.codes.remove(&at)) {
             self.names -= gone.names.len();
+            let variables = gone.names.values().map(|k| k.variables.len());
+            self.variables -= variables.sum::<usize>();
         }
         let names = BTreeMap::new();
         self.codes.insert(start, Code { written, names });
@@ -66,7 +70,16 @@ impl Named {
     pub(super) fn take(&mut self, kernel: &Kernel) {
         if self.coming.len() < MOST_NAMES && kernel.name.len() <= LONGEST_NAME {
             let at = (kernel.at.time_ns, kernel.program.0);
-            self.coming.insert(at, kernel.clone());
+            let mut kernel = kernel.clone();
+            let is_short = |v: &Variable| v.name.len() <= LONGEST_NAME;
+            let room = MOST_NAMES.saturating_sub(self.variables);
+            if kernel.variables.len() > room || !kernel.variables.iter().all(is_short) {
+                kernel.variables.clear();
+            }
+            self.variables += kernel.variables.len();
+            if let Some(before) = self.coming.insert(at, kernel) {
+                self.variables -= before.variables.len();
+            }
         }
     }
 
@@ -74,11 +87,12 @@ impl Named {
     pub(super) fn until(&mut self, time: u64) {
         while let Some(first) = self.coming.first_entry().filter(|e| e.key().0 <= time) {
             let kernel = first.remove();
-            self.name(&kernel);
+            self.name(kernel);
         }
     }
 
-    fn name(&mut self, kernel: &Kernel) {
+    fn name(&mut self, kernel: Kernel) {
+        self.variables -= kernel.variables.len();
         let program = kernel.program.0;
         let Some((_, code)) = self.codes.range_mut(..=program).next_back() else {
             return;
@@ -86,17 +100,20 @@ impl Named {
         if !code.written.at.contains(&program) {
             return;
         }
-        let before = code.names.remove(&program);
-        self.names -= usize::from(before.is_some());
+        if let Some(before) = code.names.remove(&program) {
+            self.names -= 1;
+            self.variables -= before.variables.len();
+        }
         let is_known = kernel.certain && kernel.is_known();
         if is_known && self.names < MOST_NAMES {
-            code.names.insert(program, kernel.name.clone());
             self.names += 1;
+            self.variables += kernel.variables.len();
+            code.names.insert(program, kernel);
         }
     }
 
-    /// Returns the names in code that begins there.
-    pub(super) fn of(&self, start: u64) -> impl Iterator<Item = &String> {
+    /// Returns the functions with names in code that begins there.
+    pub(super) fn of(&self, start: u64) -> impl Iterator<Item = &Kernel> {
         self.codes
             .get(&start)
             .into_iter()

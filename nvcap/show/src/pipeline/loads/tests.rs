@@ -4,7 +4,7 @@ use super::*;
 use nvcap_decode::decode::encode::Pushbuffer;
 use nvcap_decode::gpu_time::made_up::submission;
 use nvcap_decode::record::CpuVa;
-use nvcap_decode::record::{At, Channel, How, Kernel, Life, Origin, Process, QmdCopy};
+use nvcap_decode::record::{At, Channel, How, Kernel, Life, Origin, Process, QmdCopy, Variable};
 use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::header::Step;
 
@@ -147,6 +147,7 @@ fn a_module_that_is_loaded_is_one() {
             // Code without a function's end.
             functions: None,
             kernels: Vec::new(),
+            symbols: Vec::new(),
         }]
     );
 }
@@ -213,6 +214,109 @@ fn functions_of_a_module_are_counted_and_named() {
     assert_eq!((load.variables, load.constant_banks), (Some(1), Some(0)));
     assert_eq!(load.functions, Some(3));
     assert_eq!(load.kernels, ["first", "second"]);
+}
+
+/// A module's variables come with the first of its functions that is loaded; the image of any of them has them all.
+#[test]
+fn variables_are_named_where_the_image_has_as_many_as_were_written() {
+    let variables = |all: &[(&str, bool)]| {
+        let one = |&(name, constant): &(&str, bool)| Variable {
+            name: name.to_owned(),
+            bytes: 28,
+            constant,
+        };
+        all.iter().map(one).collect::<Vec<_>>()
+    };
+    let with_bank = [("v", false), ("c", true), ("d", true)];
+    // Variables of the image; those that are written (a bank behind one); the names of the load.
+    for (of_image, writes, certain, wanted) in [
+        (&with_bank[..], "vb", true, &["v", "c", "d"][..]),
+        (&with_bank, "vb", false, &[]),
+        (&with_bank, "", true, &[]),
+        // Another module's table: it has no bank, or another number of variables.
+        (&with_bank, "v", true, &[]),
+        (&[("v", false), ("w", false)], "v", true, &[]),
+        (&[("c", true), ("v", false)], "vb", true, &["v", "c"]),
+        // Without a variable there is no table.
+        (&[("c", true)], "b", true, &["c"]),
+        (&[("c", true)], "", true, &[]),
+    ] {
+        let mut b = Bench::new();
+        if writes.contains('v') {
+            b.write(VARIABLE, &[1; 28]);
+        }
+        if writes.contains('b') {
+            b.write(BANK, &[2; 412]);
+        }
+        if writes.contains('v') {
+            b.write(TABLE, &VARIABLE.to_le_bytes());
+        }
+        if !writes.is_empty() {
+            b.invalidate(CONSTANT);
+        }
+        b.write(CODE, &functions(&[3]));
+        b.invalidate(1);
+        let at = At::of_process(b.time, 7);
+        b.loads.name(&Kernel {
+            certain,
+            variables: variables(of_image),
+            ..Kernel::called(at, CODE, "first")
+        });
+        b.launch();
+        b.parts();
+        let load = b.ended()[0];
+        let names: Vec<&str> = load.symbols.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, wanted, "{of_image:?} {writes} {certain} {load:?}");
+    }
+}
+
+/// However many variables names come with, so many are kept.
+#[test]
+fn variables_that_are_kept_are_bounded() {
+    let mut named = Named::default();
+    let variable = Variable::default();
+    for time in 1..100 {
+        named.write(named::Written {
+            at: time * 0x1000..time * 0x1000 + 0x100,
+            hash: None,
+        });
+        named.take(&Kernel {
+            variables: vec![variable.clone(); 100],
+            ..Kernel::called(At::of_process(time, 7), time * 0x1000, "f")
+        });
+        // The same again, in its place.
+        named.take(&Kernel {
+            variables: vec![variable.clone(); 10],
+            ..Kernel::called(At::of_process(time, 7), time * 0x1000, "f")
+        });
+        named.take(&Kernel {
+            variables: vec![variable.clone(); 100],
+            ..Kernel::called(At::of_process(time, 7), time * 0x1000 + 0x80, "g")
+        });
+        named.until(time);
+    }
+    let kept = |named: &Named| {
+        let of = |n: u64| {
+            named
+                .of(n * 0x1000)
+                .map(|k| k.variables.len())
+                .sum::<usize>()
+        };
+        (1..100).map(of).sum::<usize>()
+    };
+    assert!((3900..=4096).contains(&kept(&named)), "{}", kept(&named));
+    // What other code takes the place of makes room.
+    named.write(named::Written {
+        at: 0..0x100_0000,
+        hash: None,
+    });
+    assert_eq!(kept(&named), 0);
+    named.take(&Kernel {
+        variables: vec![variable; 4096],
+        ..Kernel::called(At::of_process(200, 7), 0, "h")
+    });
+    named.until(200);
+    assert_eq!(named.of(0).map(|k| k.variables.len()).sum::<usize>(), 4096);
 }
 
 /// Code that a copy engine brings is not in the stream: nobody counts its functions.

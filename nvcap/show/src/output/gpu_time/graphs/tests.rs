@@ -49,7 +49,11 @@ fn context(serial: u64, begin: u64, ns: Option<u64>) -> Context {
     }
 }
 
-fn launch(replay: Option<u64>, program: Option<u64>, blocks: u32) -> Operation {
+pub(in crate::output::gpu_time) fn launch(
+    replay: Option<u64>,
+    program: Option<u64>,
+    blocks: u32,
+) -> Operation {
     let name = |program| Kernel {
         bytes: Some(0x800),
         ..Kernel::called(
