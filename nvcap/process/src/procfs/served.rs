@@ -8,10 +8,9 @@ use std::fs;
 use std::io::Read as _;
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{LazyLock, OnceLock, PoisonError, RwLock};
 
 use super::{exists, of_process};
 
@@ -116,25 +115,17 @@ const FSOPEN_CLOEXEC: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
 const FSMOUNT_CLOEXEC: u32 = 1;
 
-/// The entries of the list. Each FUSE file system has a folder, named by the minor number of its device, that belongs to the user who mounted
-/// it.
-fn listed(list: &OwnedFd) -> Option<impl Iterator<Item = fs::DirEntry> + use<>> {
-    let all = fs::read_dir(format!("/proc/self/fd/{}", list.as_raw_fd()));
-    Some(all.ok()?.flatten())
-}
-
-/// The FUSE file systems of this machine; none where the kernel's list of them is not available.
+/// The FUSE file systems of this machine, each of which has a folder in the list, named by the minor number of its device; none where the list is not
+/// available.
 fn connections() -> Option<BTreeSet<Number>> {
+    let all = fs::read_dir(format!("/proc/self/fd/{}", list()?.as_raw_fd()));
     let minor = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    let all = listed(list()?)?;
-    Some(all.filter_map(minor).map(|minor| (0, minor)).collect())
+    let minors = all.ok()?.flatten().filter_map(minor);
+    Some(minors.map(|minor| (0, minor)).collect())
 }
 
-/// True where a FUSE file system may be mounted that another user than root serves. It is called before each read, and makes only one system
-/// call where there is no FUSE file system. `now`: time of a clock, ns.
-pub(super) fn strangers_serve(now: u64) -> bool {
-    /// Number of links of the list, time of the last look at it, and whether there were any strangers' file systems.
-    static KNOWN: Mutex<(u64, u64, bool)> = Mutex::new((0, 0, false));
+/// True where a FUSE file system may be mounted. It is called before each read, and makes only one system call.
+pub(super) fn programs_serve() -> bool {
     if !LOADED.load(Ordering::Relaxed) {
         static HAS_SYS: LazyLock<bool> = LazyLock::new(|| Path::new(SYS).exists());
         if *HAS_SYS && !Path::new(FUSE).exists() {
@@ -146,23 +137,11 @@ pub(super) fn strangers_serve(now: u64) -> bool {
         return true;
     };
     // SAFETY: zeros are a stat, which the kernel fills.
-    let links = unsafe {
+    unsafe {
         let mut of: libc::stat = std::mem::zeroed();
-        match libc::fstat(list.as_raw_fd(), &raw mut of) {
-            0 => of.st_nlink as u64,
-            _ => return true,
-        }
-    };
-    if links <= EMPTY_LINKS {
-        return false;
+        let looked = libc::fstat(list.as_raw_fd(), &raw mut of) == 0;
+        !looked || of.st_nlink as u64 > EMPTY_LINKS
     }
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if known.0 != links || now.saturating_sub(known.1) > LOOK_AGAIN_NS {
-        let strange = |entry: fs::DirEntry| entry.metadata().is_ok_and(|m| m.uid() != 0);
-        let any = listed(list).is_none_or(|mut all| all.any(strange));
-        *known = (links, now, any);
-    }
-    known.2
 }
 
 /// True once the kernel was seen to have FUSE.
@@ -171,8 +150,6 @@ const SYS: &str = "/sys/fs";
 const FUSE: &str = "/sys/fs/fuse";
 /// Number of links of an empty list.
 const EMPTY_LINKS: u64 = 2;
-/// Time after which the list is looked at again although its number of links has not changed, ns.
-const LOOK_AGAIN_NS: u64 = 100_000_000;
 
 /// The served file systems from which a process may have files. They are looked up at the first question. A new value is made for each look at
 /// the process's mappings.
@@ -214,6 +191,12 @@ impl Served {
     pub fn has(&self, device: &str) -> bool {
         number(device).is_some_and(|n| self.all.get_or_init(|| self.asked()).contains(&n))
     }
+}
+
+/// True where a program serves the file system with this device number.
+pub(super) fn is_served(number: Number) -> bool {
+    // Where the kernel's list is not available, nvcap's own mounts are asked.
+    Served::of(std::process::id()).asked().contains(&number)
 }
 
 /// Ranges of processes' memory that were found to be unreadable, by process.

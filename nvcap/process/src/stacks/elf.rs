@@ -3,9 +3,9 @@
 use std::{
     cell::OnceCell,
     collections::HashMap,
-    fs::{File, Metadata},
+    fs::File,
     io::Read as _,
-    os::unix::fs::{FileExt as _, MetadataExt as _},
+    os::unix::fs::FileExt as _,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -137,8 +137,9 @@ impl Elf {
             return None;
         }
         let mut ways = mapped.paths(pid).into_iter();
+        // The device is not compared: on some file systems (btrfs, overlayfs) the two ways to read it give different numbers.
         let opened =
-            ways.find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)));
+            ways.find_map(|(path, check)| open_regular(path, check.then_some(file.inode)));
         let Some(opened) = opened else {
             room.leave_out(not_opened(pid), file);
             log::debug!("process {pid}: {} cannot be opened", mapped.name);
@@ -340,12 +341,6 @@ impl Elf {
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Tells whether an opened file is the one that the mapping names. The device is not compared: on some file systems (btrfs, overlayfs) the
-/// two ways to read it give different numbers.
-fn is_file(opened: &Metadata, file: &MappedFile) -> bool {
-    opened.ino() == file.inode
 }
 
 fn parts<'d>(
