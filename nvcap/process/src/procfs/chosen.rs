@@ -2,7 +2,7 @@
 //! system whose program never answers. Such a file is found without a question to that program, and never opened.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek as _, SeekFrom};
 use std::mem::size_of;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -15,7 +15,7 @@ const IN_ROOT: u64 = 0x10;
 const CACHED: u64 = 0x20;
 
 /// A file that was found, and not opened.
-pub struct Found {
+pub(crate) struct Found {
     file: File,
     about: libc::statx,
 }
@@ -147,17 +147,33 @@ fn found(path: &Path) -> io::Result<File> {
     }
 }
 
-/// A file of a process in `/proc` whose text lies in its memory, or tells of its mappings. It is read by a process that can be left alone where a
+/// A file of a process in `/proc` that lies in its memory, or tells of its mappings. It is read by a process that can be left alone where a
 /// read may never end.
-pub(super) struct Text {
+#[derive(Debug)]
+pub struct Text {
     pid: u32,
     file: File,
 }
 
 impl Text {
-    pub(super) fn open(pid: u32, what: &str) -> io::Result<Self> {
+    /// Opens `what` of a process: `maps`, `pagemap` and others.
+    ///
+    /// # Errors
+    /// Those of opening the file: no such process, or no right to read it.
+    pub fn open(pid: u32, what: &str) -> io::Result<Self> {
         let file = File::open(super::of_process(pid, what))?;
         Ok(Self { pid, file })
+    }
+}
+
+impl Text {
+    /// Reads exactly `to.len()` bytes from a place on.
+    ///
+    /// # Errors
+    /// Those of the read, and `TimedOut` where it was given up.
+    pub fn read_exact_at(&mut self, to: &mut [u8], at: u64) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(at))?;
+        self.read_exact(to)
     }
 }
 

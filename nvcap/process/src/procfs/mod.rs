@@ -30,7 +30,7 @@ use std::{
 pub mod auxv;
 pub mod births;
 pub mod budget;
-pub(crate) mod chosen;
+pub mod chosen;
 pub mod environ;
 mod errands;
 pub mod kernel_log;
