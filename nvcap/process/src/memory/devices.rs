@@ -2,13 +2,13 @@
 
 use std::{
     fs,
-    os::fd::{BorrowedFd, FromRawFd, OwnedFd},
-    os::unix::fs::MetadataExt,
+    os::fd::BorrowedFd,
     path::Path,
     sync::OnceLock,
 };
 
 use crate::procfs::chosen::Found;
+pub(crate) use crate::procfs::served::shared_memory;
 
 use nvcap_decode::record::Device;
 
@@ -111,22 +111,6 @@ pub(crate) fn of_file(file: &Path) -> Option<Device> {
         return Some(Device::Uvm);
     }
     of_number(Device::Control, number, majors)
-}
-
-/// Device number of the kernel's own file system of shared memory, which holds no device files.
-pub(crate) fn shared_memory() -> Option<(u32, u32)> {
-    static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
-    *NUMBER.get_or_init(|| {
-        // SAFETY: a C string.
-        let fd = unsafe { libc::memfd_create(c"nvcap".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return None;
-        }
-        // SAFETY: a new descriptor that nobody else has.
-        let file = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        let dev = file.metadata().ok()?.dev();
-        Some((libc::major(dev), libc::minor(dev)))
-    })
 }
 
 /// Tells whether an open file is the driver's control device, without waiting for a file that another process serves.

@@ -18,12 +18,19 @@ const CACHED: u64 = 0x20;
 pub(crate) struct Found {
     file: File,
     about: libc::statx,
+    /// The process that has it; none where that is not in the path.
+    pid: Option<u32>,
 }
 
 impl Found {
     /// Finds a file. `path`: a link of a process in `/proc`, or a path that a process chose, also below its `root`.
     pub fn at(path: &Path) -> io::Result<Self> {
-        Self::of(found(path)?)
+        let text = path.to_str().ok_or(io::ErrorKind::InvalidInput)?;
+        let way = Way::of(text);
+        Ok(Self {
+            pid: way.pid,
+            ..Self::of(found(text, &way)?)?
+        })
     }
 
     /// Finds a file that is open in this program.
@@ -36,13 +43,17 @@ impl Found {
         let about = unsafe {
             let mut about: libc::statx = std::mem::zeroed();
             let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-            let mask = libc::STATX_BASIC_STATS;
+            let mask = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
             match libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, &raw mut about) {
                 0 => about,
                 _ => return Err(io::Error::last_os_error()),
             }
         };
-        Ok(Self { file, about })
+        Ok(Self {
+            file,
+            about,
+            pid: None,
+        })
     }
 
     /// The file's type: `S_IFREG` and others.
@@ -63,7 +74,8 @@ impl Found {
     /// Opens the file where it is a regular one that no program serves.
     pub fn open(&self) -> Option<File> {
         let number = (self.about.stx_dev_major, self.about.stx_dev_minor);
-        (self.kind() == libc::S_IFREG && !served::is_served(number)).then_some(())?;
+        let may_wait = || served::may_wait(self.pid, number, self.about.stx_mnt_id);
+        (self.kind() == libc::S_IFREG && !may_wait()).then_some(())?;
         let same = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let mut options = OpenOptions::new();
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -80,8 +92,9 @@ fn linked(path: impl AsRef<Path>) -> io::Result<File> {
 #[derive(Debug, PartialEq, Eq)]
 struct Way<'a> {
     link: &'a str,
-    /// The process whose mappings the kernel looks at to follow the link.
-    mapped: Option<u32>,
+    pid: Option<u32>,
+    /// True if the kernel looks at the process's mappings to follow the link.
+    by_mappings: bool,
     rest: &'a str,
 }
 
@@ -89,7 +102,8 @@ impl<'a> Way<'a> {
     fn of(path: &'a str) -> Self {
         Self::by_link(path).unwrap_or(Self {
             link: "/",
-            mapped: None,
+            pid: None,
+            by_mappings: false,
             rest: path,
         })
     }
@@ -113,18 +127,18 @@ impl<'a> Way<'a> {
         };
         Some(Self {
             link: path.strip_suffix(rest)?,
-            mapped: (folder == "map_files").then(|| pid.parse().ok()).flatten(),
+            pid: pid.parse().ok(),
+            by_mappings: folder == "map_files",
             rest,
         })
     }
 }
 
 /// Finds the file of a path by `O_PATH`.
-fn found(path: &Path) -> io::Result<File> {
-    let text = path.to_str().ok_or(io::ErrorKind::InvalidInput)?;
-    let way = Way::of(text);
+fn found(path: &str, way: &Way<'_>) -> io::Result<File> {
     // The kernel waits for whoever changes the mappings, who may wait for a page that never comes.
-    let by_errand = way.mapped.and_then(|pid| errands::find(pid, way.link));
+    let mapped = way.pid.filter(|_| way.by_mappings);
+    let by_errand = mapped.and_then(|pid| errands::find(pid, way.link));
     let link = by_errand.unwrap_or_else(|| linked(way.link))?;
     if way.rest.is_empty() && way.link != "/" {
         return Ok(link);
@@ -195,14 +209,15 @@ mod tests {
     fn links_are_told_from_paths() {
         let of = |path| {
             let way = Way::of(path);
-            (way.link, way.mapped, way.rest)
+            (way.link, way.pid, way.by_mappings, way.rest)
         };
-        assert_eq!(of("/proc/7/root/a/b"), ("/proc/7/root/", None, "a/b"));
-        assert_eq!(of("/proc/7/task/8/root/a"), ("/proc/7/task/8/root/", None, "a"));
-        assert_eq!(of("/proc/7/exe"), ("/proc/7/exe", None, ""));
-        assert_eq!(of("/proc/self/fd/5"), ("/proc/self/fd/5", None, ""));
+        let seven = Some(7);
+        assert_eq!(of("/proc/7/root/a/b"), ("/proc/7/root/", seven, false, "a/b"));
+        assert_eq!(of("/proc/7/task/8/root/a"), ("/proc/7/task/8/root/", seven, false, "a"));
+        assert_eq!(of("/proc/7/exe"), ("/proc/7/exe", seven, false, ""));
+        assert_eq!(of("/proc/self/fd/5"), ("/proc/self/fd/5", None, false, ""));
         let mapped = "/proc/7/task/8/map_files/1000-2000";
-        assert_eq!(of(mapped), (mapped, Some(7), ""));
+        assert_eq!(of(mapped), (mapped, seven, true, ""));
         // What a process may call its files, to have them looked up by other links.
         for path in [
             "/a/b",
@@ -214,7 +229,7 @@ mod tests {
             "/proc/7/task/x/root/a",
             "/proc",
         ] {
-            assert_eq!(of(path), ("/", None, path));
+            assert_eq!(of(path), ("/", None, false, path));
         }
     }
 

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::Read as _;
 use std::ops::Range;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, OnceLock, PoisonError, RwLock};
@@ -27,14 +28,8 @@ type Number = (u32, u32);
 /// The device numbers of those file systems in a `mountinfo` that a program serves. A network's file systems are left out, because root mounts
 /// them.
 fn mounted(mountinfo: &str) -> BTreeSet<Number> {
-    let number = |line: &str| {
-        let (mount, system) = line.split_once(" - ")?;
-        let kind = system.split(' ').next()?;
-        (kind == "fuse" || kind.starts_with("fuse.")).then_some(())?;
-        let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
-        Some((major.parse().ok()?, minor.parse().ok()?))
-    };
-    mountinfo.lines().filter_map(number).collect()
+    let served = Mount::all(mountinfo).filter(Mount::is_served);
+    served.map(|mount| mount.number).collect()
 }
 
 /// A device, from the hexadecimal form of `/proc/PID/maps`. None for the device of a disk, and for memory without a file. (A disk's file system,
@@ -193,10 +188,74 @@ impl Served {
     }
 }
 
-/// True where a program serves the file system with this device number.
-pub(super) fn is_served(number: Number) -> bool {
-    // Where the kernel's list is not available, nvcap's own mounts are asked.
-    Served::of(std::process::id()).asked().contains(&number)
+/// A line of a `mountinfo`: number of the mount, device and kind of its file system.
+struct Mount<'a> {
+    id: u64,
+    number: Number,
+    kind: &'a str,
+}
+
+impl Mount<'_> {
+    fn all(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
+        mountinfo.lines().filter_map(|line| {
+            let (mount, system) = line.split_once(" - ")?;
+            let mut words = mount.split(' ');
+            let id = words.next()?.parse().ok()?;
+            let (major, minor) = words.nth(1)?.split_once(':')?;
+            Some(Mount {
+                id,
+                number: (major.parse().ok()?, minor.parse().ok()?),
+                kind: system.split(' ').next()?,
+            })
+        })
+    }
+
+    fn is_served(&self) -> bool {
+        self.kind == "fuse" || self.kind.starts_with("fuse.")
+    }
+}
+
+/// True where a file on this mount may be served by a program: also through an overlay above such a file system, which a user may mount in a namespace
+/// of his own. `hosts`: mounts of the host and of nvcap, whose overlays are root's; `own`: those of the process.
+fn is_served_by(mount: u64, hosts: &[&str], own: &str) -> bool {
+    let hosts = || hosts.iter().flat_map(|text| Mount::all(text));
+    if let Some(of_host) = hosts().find(|m| m.id == mount) {
+        return of_host.is_served();
+    }
+    // A mount in no folder is in no list.
+    Mount::all(own).find(|m| m.id == mount).is_none_or(|m| {
+        let is_overlay_of_host = || hosts().any(|other| other.number == m.number);
+        m.is_served() || m.kind == "overlay" && !is_overlay_of_host()
+    })
+}
+
+/// True where whoever opens a file may wait for a program that serves it. `number`: its device; `mount`: the number of its mount; `pid`: the process that
+/// has it.
+pub(super) fn may_wait(pid: Option<u32>, number: Number, mount: u64) -> bool {
+    if !programs_serve() || shared_memory() == Some(number) {
+        return false;
+    }
+    let hosts = ["/proc/self/mountinfo", "/proc/1/mountinfo"].map(mountinfo);
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let own = pid.map(|pid| mountinfo(&of_process(pid, "mountinfo")));
+    let is_known = || connections().is_some_and(|all| all.contains(&number));
+    is_served_by(mount, &hosts, &own.unwrap_or_default()) || is_known()
+}
+
+/// Device number of the kernel's own file system of shared memory, which holds no device files.
+pub(crate) fn shared_memory() -> Option<(u32, u32)> {
+    static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    *NUMBER.get_or_init(|| {
+        // SAFETY: a C string.
+        let fd = unsafe { libc::memfd_create(c"nvcap".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: a new descriptor that nobody else has.
+        let file = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let dev = file.metadata().ok()?.dev();
+        Some((libc::major(dev), libc::minor(dev)))
+    })
 }
 
 /// Ranges of processes' memory that were found to be unreadable, by process.
@@ -284,6 +343,30 @@ nonsense - fuse x
             ("nonsense", false),
         ] {
             assert_eq!(served.has(device), is_served, "{device}");
+        }
+    }
+
+    #[test]
+    fn files_that_may_be_served_by_their_mounts() {
+        let hosts = ["22 1 8:2 / / rw - ext4 /dev/sda2 rw\n40 22 0:60 / /o rw - overlay o rw\n41 22 0:45 / /f rw - fuse.sshfs a rw"];
+        let own = "\
+50 1 0:60 / / rw - overlay o rw
+51 50 0:70 / /mine rw - overlay o rw
+52 50 0:71 / /tmp rw - tmpfs t rw
+53 50 0:72 / /f rw - fuse f rw";
+        for (mount, is_served) in [
+            (22, false),
+            (40, false),
+            (41, true),
+            // A container's root, which its runtime has mounted on the host.
+            (50, false),
+            // An overlay of its own; and a mount in no folder.
+            (51, true),
+            (52, false),
+            (53, true),
+            (54, true),
+        ] {
+            assert_eq!(is_served_by(mount, &hosts, own), is_served, "{mount}");
         }
     }
 
