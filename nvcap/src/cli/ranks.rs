@@ -211,7 +211,10 @@ fn look(pids: &[u32], options: &DumpOptions) -> Value {
 fn earlier(ledger: &Ledger, given: &[(u32, u32)]) -> dump::Merged {
     let pids = ledger.channels().map(|(_, channel)| channel.pid).collect();
     let ranks: Vec<u32> = given.iter().map(|(pid, _)| *pid).collect();
-    let mut look = look(&usual_look::few(pids, &ranks), &usual_look::options(dump::LAST, true));
+    let mut look = look(
+        &usual_look::few(pids, &ranks),
+        &usual_look::options(dump::LAST, true),
+    );
     let processes = look["processes"].as_array_mut().into_iter().flatten();
     for process in processes {
         if let Some((_, rank)) = given.iter().find(|(pid, _)| process["pid"] == *pid) {

@@ -66,7 +66,14 @@ pub fn of_root(bed: &Bed) -> Result<()> {
 pub fn of_root_alone(bed: &Bed) -> Result<()> {
     let (by, alone) = (0, true);
     let system = System::USERS;
-    pushbuffers_of(bed, System { by, alone, ..system })
+    pushbuffers_of(
+        bed,
+        System {
+            by,
+            alone,
+            ..system
+        },
+    )
 }
 
 /// An open file, called as a GPU's, about which nobody answers either.

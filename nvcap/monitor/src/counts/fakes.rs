@@ -330,8 +330,7 @@ impl System for Fakes {
             is_new: process.is_new,
             image: process.image.to_le_bytes().to_vec(),
             // As read from two clocks: a process that executes another program seems to have begun a little later.
-            began_unix_ns: { process.began_unix_ns }
-                .unwrap_or(u64::from(pid) + self.now / SECOND),
+            began_unix_ns: { process.began_unix_ns }.unwrap_or(u64::from(pid) + self.now / SECOND),
         })
     }
 

@@ -382,6 +382,7 @@ impl Channels {
     pub(super) fn rests_since(&self) -> Option<u64> {
         let all = self.all.values().map(|followed| &followed.count);
         let since = |count: &Count| (count.pending() == 0).then(|| count.moved_ns());
-        all.map(since).try_fold(0, |latest, at| Some(latest.max(at?)))
+        all.map(since)
+            .try_fold(0, |latest, at| Some(latest.max(at?)))
     }
 }

@@ -119,7 +119,8 @@ fn errors_of_nobody_are_a_few_at_once() {
     let (mut told, mut other) = (0, 0);
     for n in 0..30 {
         let gpu = if n == 29 { "36" } else { "35" };
-        let text = "Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): Illegal Instruction Parameter";
+        let text =
+            "Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): Illegal Instruction Parameter";
         let line = format!("3,1,10,-;NVRM: Xid (PCI:0000:{gpu}:00): 13, {text}");
         kernel.send(line.as_bytes()).unwrap();
         for _ in 0..2 {

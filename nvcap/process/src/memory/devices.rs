@@ -1,11 +1,6 @@
 //! Files of the driver: each a device, proven by its device number. A name proves nothing, because anybody may call a file `nvidia0`.
 
-use std::{
-    fs,
-    os::fd::BorrowedFd,
-    path::Path,
-    sync::OnceLock,
-};
+use std::{fs, os::fd::BorrowedFd, path::Path, sync::OnceLock};
 
 use crate::procfs::chosen::Found;
 pub(crate) use crate::procfs::served::shared_memory;

@@ -149,7 +149,13 @@ fn found(path: &str, way: &Way<'_>) -> io::Result<File> {
     // SAFETY: a descriptor, a path and a structure that live.
     let fd = unsafe {
         let size = size_of::<[u64; 3]>();
-        libc::syscall(libc::SYS_openat2, link.as_raw_fd(), rest.as_ptr(), how.as_ptr(), size)
+        libc::syscall(
+            libc::SYS_openat2,
+            link.as_raw_fd(),
+            rest.as_ptr(),
+            how.as_ptr(),
+            size,
+        )
     };
     match i32::try_from(fd) {
         // SAFETY: a new descriptor that nobody else has.
@@ -212,8 +218,14 @@ mod tests {
             (way.link, way.pid, way.by_mappings, way.rest)
         };
         let seven = Some(7);
-        assert_eq!(of("/proc/7/root/a/b"), ("/proc/7/root/", seven, false, "a/b"));
-        assert_eq!(of("/proc/7/task/8/root/a"), ("/proc/7/task/8/root/", seven, false, "a"));
+        assert_eq!(
+            of("/proc/7/root/a/b"),
+            ("/proc/7/root/", seven, false, "a/b")
+        );
+        assert_eq!(
+            of("/proc/7/task/8/root/a"),
+            ("/proc/7/task/8/root/", seven, false, "a")
+        );
         assert_eq!(of("/proc/7/exe"), ("/proc/7/exe", seven, false, ""));
         assert_eq!(of("/proc/self/fd/5"), ("/proc/self/fd/5", None, false, ""));
         let mapped = "/proc/7/task/8/map_files/1000-2000";

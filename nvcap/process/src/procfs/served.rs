@@ -348,7 +348,9 @@ nonsense - fuse x
 
     #[test]
     fn files_that_may_be_served_by_their_mounts() {
-        let hosts = ["22 1 8:2 / / rw - ext4 /dev/sda2 rw\n40 22 0:60 / /o rw - overlay o rw\n41 22 0:45 / /f rw - fuse.sshfs a rw"];
+        let hosts = [
+            "22 1 8:2 / / rw - ext4 /dev/sda2 rw\n40 22 0:60 / /o rw - overlay o rw\n41 22 0:45 / /f rw - fuse.sshfs a rw",
+        ];
         let own = "\
 50 1 0:60 / / rw - overlay o rw
 51 50 0:70 / /mine rw - overlay o rw

@@ -138,8 +138,7 @@ impl Elf {
         }
         let mut ways = mapped.paths(pid).into_iter();
         // The device is not compared: on some file systems (btrfs, overlayfs) the two ways to read it give different numbers.
-        let opened =
-            ways.find_map(|(path, check)| open_regular(path, check.then_some(file.inode)));
+        let opened = ways.find_map(|(path, check)| open_regular(path, check.then_some(file.inode)));
         let Some(opened) = opened else {
             room.leave_out(not_opened(pid), file);
             log::debug!("process {pid}: {} cannot be opened", mapped.name);

@@ -392,7 +392,10 @@ pub fn lists_do_not_wait() -> Result<()> {
             nvcap.args(args).env("NVCAP_DEVICES_BY_NAME", "1");
             let nvcap = Running::start(nvcap)?.end();
             let nvcap = nvcap.with_context(|| format!("{mode}: nvcap {args:?}"))?;
-            let (out, pid) = (String::from_utf8_lossy(&nvcap.out), program.pid().to_string());
+            let (out, pid) = (
+                String::from_utf8_lossy(&nvcap.out),
+                program.pid().to_string(),
+            );
             let is_named = out.split_whitespace().any(|word| word == pid);
             ensure!(is_named, "{mode}: {args:?}: {out}{}", nvcap.err);
         }

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(5);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The most ranges that one errand reads, and the most bytes of them.
 pub(super) const MOST_RANGES: usize = 256;
-pub(super) const MOST_BYTES: usize = 256 << 10;
+pub(in super::super) const MOST_BYTES: usize = 256 << 10;
 /// Bytes of an errand's stack.
 const STACK: usize = 64 << 10;
 
@@ -176,7 +176,10 @@ fn read_at(at: *mut Desk, nvcap: isize) -> isize {
         // SAFETY: this process's own descriptors; a path that ends with a zero.
         return unsafe {
             // The file that was found before.
-            call(libc::SYS_close_range, [nvcap as usize + 1, u32::MAX as usize, 0, 0, 0, 0]);
+            call(
+                libc::SYS_close_range,
+                [nvcap as usize + 1, u32::MAX as usize, 0, 0, 0, 0],
+            );
             let (here, flags) = (libc::AT_FDCWD as usize, libc::O_PATH | libc::O_CLOEXEC);
             call(libc::SYS_openat, [here, buffer, flags as usize, 0, 0, 0])
         };
@@ -319,7 +322,9 @@ impl Errand {
                 let buffer = unsafe { &mut (*at).buffer };
                 let bytes = path.to_bytes_with_nul();
                 let place = buffer.get_mut(..bytes.len());
-                place.ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(bytes);
+                place
+                    .ok_or(io::ErrorKind::InvalidInput)?
+                    .copy_from_slice(bytes);
             }
             Asked::Thread(thread, ranges) => {
                 // SAFETY: the errand does not touch the ranges before it is asked.
