@@ -217,7 +217,7 @@ fn a_process_is_idle_that_rested_for_as_long_as_it_was_not_seen() {
     test.round();
     two.work(0, 1, 90);
     test.end(20);
-    assert_eq!(test.round().ended_unseen[&LastSeen::Busy], 2);
+    assert_eq!(test.round().ended_unseen[&LastSeen::Searched], 1);
     // It was seen at rest for a second, and was not seen for three.
     let three = test.start(30, FakeProcess::new(3));
     three.work(0, 1, 10);
@@ -227,7 +227,8 @@ fn a_process_is_idle_that_rested_for_as_long_as_it_was_not_seen() {
     test.host.system.now += 2 * SECOND;
     test.end(30);
     let view = test.round();
-    assert_eq!(view.ended_unseen, [(LastSeen::Busy, 3)].into());
+    let ends = [(LastSeen::Busy, 2), (LastSeen::Searched, 1)];
+    assert_eq!(view.ended_unseen, ends.into());
 }
 
 /// A process that had ended when it was to be opened: it is said, once.

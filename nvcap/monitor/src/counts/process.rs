@@ -378,7 +378,7 @@ impl Channels {
         count > 0 && self.all.values().all(same)
     }
 
-    /// The reading since which nothing is pending and nothing has come, ns: 0 without a channel; none where something is pending.
+    /// The reading since which nothing is pending and nothing has come, ns: 0 without a channel. None where something is pending.
     pub(super) fn rests_since(&self) -> Option<u64> {
         let all = self.all.values().map(|followed| &followed.count);
         let since = |count: &Count| (count.pending() == 0).then(|| count.moved_ns());

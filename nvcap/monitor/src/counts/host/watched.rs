@@ -136,10 +136,11 @@ impl<M> Watched<M> {
     /// busy machine it may have got no processor between two readings.
     pub(super) fn last_seen(&self, unseen_ns: u64) -> LastSeen {
         let rests_since = self.channels.rests_since();
-        let rested = |since: u64| self.read_ns.saturating_sub(since.max(self.opened));
+        let rested = |since: u64| self.read_ns.saturating_sub(since) >= unseen_ns;
+        let may_lack = self.may_have_others() || self.lacks_some();
         match () {
-            () if rests_since.is_none_or(|since| rested(since) < unseen_ns) => LastSeen::Busy,
-            () if self.may_have_others() || self.lacks_some() => LastSeen::Searched,
+            () if rests_since.is_none_or(|since| !rested(since)) => LastSeen::Busy,
+            () if may_lack || !rested(self.opened) => LastSeen::Searched,
             () => LastSeen::Idle,
         }
     }
