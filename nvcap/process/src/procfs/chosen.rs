@@ -24,7 +24,7 @@ pub(crate) struct Found {
 
 impl Found {
     /// Finds a file. `path`: a link of a process in `/proc`, or a path that a process chose, also below its `root`.
-    pub fn at(path: &Path) -> io::Result<Self> {
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
         let text = path.to_str().ok_or(io::ErrorKind::InvalidInput)?;
         let way = Way::of(text);
         Ok(Self {
@@ -34,7 +34,7 @@ impl Found {
     }
 
     /// Finds a file that is open in this program.
-    pub fn of_open(file: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(crate) fn of_open(file: BorrowedFd<'_>) -> io::Result<Self> {
         Self::of(file.try_clone_to_owned()?.into())
     }
 
@@ -57,22 +57,22 @@ impl Found {
     }
 
     /// The file's type: `S_IFREG` and others.
-    pub fn kind(&self) -> u32 {
+    pub(crate) fn kind(&self) -> u32 {
         u32::from(self.about.stx_mode) & libc::S_IFMT
     }
 
     /// The file's inode.
-    pub fn inode(&self) -> u64 {
+    pub(crate) fn inode(&self) -> u64 {
         self.about.stx_ino
     }
 
     /// The number of the device that the file is.
-    pub fn device(&self) -> u64 {
+    pub(crate) fn device(&self) -> u64 {
         libc::makedev(self.about.stx_rdev_major, self.about.stx_rdev_minor)
     }
 
     /// Opens the file where it is a regular one that no program serves.
-    pub fn open(&self) -> Option<File> {
+    pub(crate) fn open(&self) -> Option<File> {
         let number = (self.about.stx_dev_major, self.about.stx_dev_minor);
         let may_wait = || served::may_wait(self.pid, number, self.about.stx_mnt_id);
         (self.kind() == libc::S_IFREG && !may_wait()).then_some(())?;

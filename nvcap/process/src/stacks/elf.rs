@@ -22,7 +22,7 @@ use super::{
     dwarf::{Lines, Place},
     guard::guarded,
     left_out::{self, Room},
-    modules::{Mapped, MappedFile, not_opened},
+    modules::{Mapped, not_opened},
 };
 use crate::procfs::{mem::Memory, open_regular, served::Served};
 
@@ -423,7 +423,7 @@ fn find(symbols: &[Symbol], address: u64) -> Option<Symbol> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::modules::{at, of_process};
+    use crate::stacks::modules::{MappedFile, at, of_process};
 
     #[inline(never)]
     fn known_function() -> u64 {
