@@ -16,10 +16,7 @@ use std::{
 use crate::enrich::present;
 use nvcap_decode::cubin::HEADS;
 use nvcap_decode::wire::words::u64s;
-pub(crate) use nvcap_process::procfs::{
-    self,
-    mem::{Ordinary, ReadMemory},
-};
+pub(crate) use nvcap_process::procfs::mem::{Ordinary, ReadMemory};
 use nvcap_process::{clock, memory::maps, procfs::chosen::Text};
 
 /// Bytes that are read at once: they stay in a core's cache while they are searched.
