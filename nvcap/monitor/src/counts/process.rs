@@ -84,7 +84,7 @@ impl Channels {
         };
         for followed in self.all.values() {
             alone.leave(followed.gpu, &followed.count);
-            let own = followed.doubts();
+            let own = followed.doubts().filter(|doubt| *doubt != Doubt::Unread);
             own.for_each(|doubt| alone.doubt(followed.gpu, doubt));
             alone.doubt(followed.gpu, Doubt::Gone);
         }
@@ -204,7 +204,7 @@ impl Channels {
             self.gone.entry(known.gpu).or_default().add(sums);
             self.leave(known.gpu, &known.count);
             // What its sums lacked they lack for ever.
-            let own = known.doubts();
+            let own = known.doubts().filter(|doubt| *doubt != Doubt::Unread);
             own.for_each(|doubt| self.doubt(known.gpu, doubt));
             self.doubt(known.gpu, Doubt::Gone);
         }

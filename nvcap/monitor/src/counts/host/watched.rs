@@ -139,8 +139,9 @@ impl<M> Watched<M> {
         let rested = |since: u64| self.read_ns.saturating_sub(since) >= unseen_ns;
         let may_lack = self.may_have_others() || self.lacks_some();
         match () {
-            () if rests_since.is_none_or(|since| !rested(since)) => LastSeen::Busy,
+            () if rests_since.is_none_or(|since| since == self.read_ns) => LastSeen::Busy,
             () if may_lack || !rested(self.opened) => LastSeen::Searched,
+            () if rests_since.is_some_and(|since| !rested(since)) => LastSeen::Busy,
             () => LastSeen::Idle,
         }
     }
