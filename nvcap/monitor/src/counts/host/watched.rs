@@ -137,10 +137,12 @@ impl<M> Watched<M> {
     pub(super) fn last_seen(&self, unseen_ns: u64) -> LastSeen {
         let rests_since = self.channels.rests_since();
         let rested = |since: u64| self.read_ns.saturating_sub(since) >= unseen_ns;
-        let may_lack = self.may_have_others() || self.lacks_some();
+        // It may have had none yet.
+        let none_yet = self.channels.is_empty() && !rested(self.opened);
+        let may_lack = none_yet || self.may_have_others() || self.lacks_some();
         match () {
             () if rests_since.is_none_or(|since| since == self.read_ns) => LastSeen::Busy,
-            () if may_lack || !rested(self.opened) => LastSeen::Searched,
+            () if may_lack => LastSeen::Searched,
             () if rests_since.is_some_and(|since| !rested(since)) => LastSeen::Busy,
             () => LastSeen::Idle,
         }
