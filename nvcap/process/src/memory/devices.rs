@@ -122,6 +122,7 @@ pub(crate) fn is_control(file: BorrowedFd<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt as _;
 
     #[test]
     fn numbers() {
