@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::dump::{self, DumpOptions, Look, Refused, xids::Xids};
-use allowance::{Allowance, is_told};
+use allowance::{Allowance, Whose};
 use errors::{Failing, Log, Notifiers, Told, hold, is_stopped};
 use nvcap_decode::hang::{self, Progress, Report, State, xid::REMOVAL};
 use nvcap_decode::record::{Fault, Xid};
@@ -468,11 +468,11 @@ impl Watch {
             let codes = watched.notifiers.new_errors(&watched.memory);
             let named = messages.iter().filter(|x| x.process() == Some(*pid));
             let all = errors::joined(named, codes);
-            if !all.is_empty() && !is_told(*pid, self.allowance.has_any(*pid, now)) {
+            let whose = Whose::Process(*pid);
+            if !all.is_empty() && !whose.is_told(self.allowance.has_any(&whose, now)) {
                 continue;
             }
-            let all = all.into_iter();
-            let mut new: Vec<Failing> = all
+            let mut new: Vec<Failing> = { all.into_iter() }
                 .filter(|(code, _)| self.told.is_new(*pid, *code, now))
                 .map(|(code, xid)| Failing {
                     pid: *pid,
@@ -487,8 +487,7 @@ impl Watch {
             failing.append(&mut new);
         }
         // Those that had ended before they could be found are told, too.
-        let gone: Vec<Xid> = self.strangers(&messages).cloned().collect();
-        for xid in gone {
+        for xid in self.strangers(&messages).cloned().collect::<Vec<Xid>>() {
             let Some(pid) = xid.process() else { continue };
             if self.told.is_new(pid, xid.code, now) {
                 failing.push(Failing {
@@ -502,7 +501,8 @@ impl Watch {
         self.log.wait_for(&mut failing);
         let mut all: Vec<Failing> = Vec::new();
         for f in failing {
-            if is_told(f.pid, self.allowance.ask(f.pid, f.xid.is_some(), now)) {
+            let whose = Whose::Process(f.pid);
+            if whose.is_told(self.allowance.ask(&whose, f.xid.is_some(), now)) {
                 all.push(f);
             } else if let Some(last) = all.last_mut().filter(|last| last.pid == f.pid) {
                 // Its end is held for those that are told.
@@ -511,10 +511,13 @@ impl Watch {
         }
         self.failing.extend(all);
         let unnamed = messages.into_iter().filter(|x| x.process().is_none());
-        let (of_gpus, unnamed): (Vec<Xid>, _) = unnamed.partition(Xid::is_of_unknown_process);
+        let (mut of_gpus, unnamed): (Vec<Xid>, _) = unnamed.partition(Xid::is_of_unknown_process);
         self.unnamed.extend(unnamed);
-        let of_gpus = of_gpus.into_iter().filter(|xid| self.is_of_our_gpus(xid));
-        let findings = of_gpus.map(|xid| Finding {
+        of_gpus.retain(|xid| {
+            let whose = Whose::Gpu(xid.pci.clone());
+            self.is_of_our_gpus(xid) && whose.is_told(self.allowance.ask(&whose, true, now))
+        });
+        self.ready.extend(of_gpus.into_iter().map(|xid| Finding {
             pid: 0,
             cause: Cause::Error,
             name: None,
@@ -522,9 +525,7 @@ impl Watch {
             report: Report::default(),
             moved: None,
             hold: None,
-        });
-        let findings: Vec<Finding> = findings.collect();
-        self.ready.extend(findings);
+        }));
     }
 
     /// Tells whether a message is about a GPU that is watched: any on a whole host, else one that a watched process may use.
@@ -543,7 +544,8 @@ impl Watch {
         };
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         for pid in pids {
-            if !is_told(pid, self.allowance.has_any(pid, now)) {
+            let whose = Whose::Process(pid);
+            if !whose.is_told(self.allowance.has_any(&whose, now)) {
                 continue;
             }
             let look = dump::look(&[pid], &self.options);
@@ -556,7 +558,7 @@ impl Watch {
             };
             if let Some(xid) = about.find(is_new).cloned()
                 && self.told.is_new(pid, xid.code, now)
-                && is_told(pid, self.allowance.ask(pid, true, now))
+                && whose.is_told(self.allowance.ask(&whose, true, now))
             {
                 let failing = Failing {
                     pid,

@@ -192,7 +192,8 @@ fn places(pids: &[u32]) -> BTreeMap<u32, String> {
         qmd_copies: |_| Vec::new(),
         kernels: |_, _| Vec::new(),
     };
-    let all = dump::places(&look(pids, &options)).into_iter();
+    let pids = usual_look::few(pids.to_vec(), &[]);
+    let all = dump::places(&look(&pids, &options)).into_iter();
     all.filter_map(|(pid, place)| Some((u32::try_from(pid).ok()?, place)))
         .collect()
 }
@@ -211,10 +212,12 @@ fn look(pids: &[u32], options: &DumpOptions) -> Value {
 
 /// Collectives that the traced processes are in, and who has not come; `given`: their ranks, where the user names them.
 fn earlier(ledger: &Ledger, given: &[(u32, u32)]) -> dump::Merged {
-    let mut pids: Vec<u32> = ledger.channels().map(|(_, channel)| channel.pid).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    let mut look = look(&pids, &usual_look::options(dump::LAST, true));
+    let pids = ledger.channels().map(|(_, channel)| channel.pid).collect();
+    let ranks: Vec<u32> = given.iter().map(|(pid, _)| *pid).collect();
+    let mut look = look(
+        &usual_look::few(pids, &ranks),
+        &usual_look::options(dump::LAST, true),
+    );
     let processes = look["processes"].as_array_mut().into_iter().flatten();
     for process in processes {
         if let Some((_, rank)) = given.iter().find(|(pid, _)| process["pid"] == *pid) {

@@ -2,6 +2,26 @@
 
 use nvcap_monitor::dump::DumpOptions;
 use nvcap_process::memory::scan::Effort;
+use nvcap_show::output::message::tell;
+
+/// The most processes that a trace looks at so: a look costs milliseconds.
+const MOST: usize = 32;
+
+/// Returns the processes that are looked at, those of `first` before others, and says how many are not.
+pub(super) fn few(mut pids: Vec<u32>, first: &[u32]) -> Vec<u32> {
+    pids.sort_unstable_by_key(|pid| (!first.contains(pid), *pid));
+    pids.dedup();
+    let left = pids.len().saturating_sub(MOST);
+    if left > 0 {
+        tell(format_args!(
+            "{} of {} processes are not looked at: too many",
+            left,
+            pids.len()
+        ));
+    }
+    pids.truncate(MOST);
+    pids
+}
 
 /// Returns the options of a look with names: `last` entries of each channel, and stacks where they are wanted.
 pub(super) fn options(last: u32, stacks: bool) -> DumpOptions {
@@ -13,5 +33,17 @@ pub(super) fn options(last: u32, stacks: bool) -> DumpOptions {
         stacks,
         qmd_copies: nvcap_live::enrich::graph_qmds::of,
         kernels: nvcap_live::enrich::names::of,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_are_looked_at_and_the_named_ones_first() {
+        assert_eq!(few(vec![5, 3, 5], &[]), [3, 5]);
+        let many = few((0..1000).rev().collect(), &[999, 7]);
+        assert_eq!((many.len(), &many[..4]), (MOST, &[7, 999, 0, 1][..]));
     }
 }

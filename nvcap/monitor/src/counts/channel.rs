@@ -148,6 +148,8 @@ pub(crate) struct Count {
     came: VecDeque<Came>,
     /// The reading before the last progress, and the reading that saw it, ns.
     progress: Option<(u64, u64)>,
+    /// The last reading that saw something new, ns: the first one, too.
+    moved_ns: u64,
     state: State,
 }
 
@@ -179,6 +181,7 @@ impl Count {
             whole,
             came: VecDeque::new(),
             progress: None,
+            moved_ns: first.at_ns,
             state: State::Idle,
         };
         if ahead > 0 {
@@ -241,6 +244,9 @@ impl Count {
         if done > self.done {
             self.progress = Some((last.at_ns, reading.at_ns));
         }
+        if (done, submitted) != (self.done, self.submitted) {
+            self.moved_ns = reading.at_ns;
+        }
         (self.done, self.submitted) = (done, submitted);
         self.last = reading;
         Ok(())
@@ -265,6 +271,11 @@ impl Count {
     /// The last reading that was taken.
     pub(crate) fn last(&self) -> Reading {
         self.last
+    }
+
+    /// The last reading that saw something new, ns: the first one, too.
+    pub(crate) fn moved_ns(&self) -> u64 {
+        self.moved_ns
     }
 
     /// Returns the source of the counts.

@@ -2,6 +2,7 @@
 
 use super::channel::Doubt;
 use super::fakes::{FakeProcess, RINGS, SECOND};
+use super::source::System as _;
 use super::tests::{Test, all, doubts, sums};
 use super::view::LastSeen;
 
@@ -196,4 +197,123 @@ fn a_reading_that_was_not_taken_is_said() {
     one.work(0, 41, 45);
     let view = test.round();
     assert_eq!((all(&view), doubts(&view, 10)), (sums(45, 45), vec![]));
+}
+
+/// A process that got no processor between its first two readings, which follow at once, has not rested: what it does before its end is as much as it
+/// can do in the time until then.
+#[test]
+fn a_process_is_idle_that_rested_for_as_long_as_it_was_not_seen() {
+    let mut test = Test::new();
+    let one = test.start(10, FakeProcess::new(1));
+    one.work(0, 1, 10);
+    test.round();
+    one.work(0, 11, 90);
+    test.end(10);
+    let view = test.round();
+    assert_eq!(view.ended_unseen, [(LastSeen::Busy, 1)].into());
+    assert_eq!(view.blind_ns["ended"], SECOND);
+    // One that had no channel yet when it was found, too.
+    let two = test.start(20, FakeProcess::new(2));
+    test.round();
+    two.work(0, 1, 90);
+    test.end(20);
+    assert_eq!(test.round().ended_unseen[&LastSeen::Searched], 1);
+    // It was seen at rest for a second, and was not seen for three.
+    let three = test.start(30, FakeProcess::new(3));
+    three.work(0, 1, 10);
+    test.round();
+    test.round();
+    three.work(0, 11, 90);
+    test.host.system.now += 2 * SECOND;
+    test.end(30);
+    let view = test.round();
+    let ends = [(LastSeen::Busy, 2), (LastSeen::Searched, 1)];
+    assert_eq!(view.ended_unseen, ends.into());
+}
+
+/// A process that had ended when it was to be opened: it is said, once.
+#[test]
+fn an_end_before_the_first_reading_is_said() {
+    let mut test = Test::new();
+    test.round();
+    let ended = FakeProcess {
+        ended: true,
+        ..FakeProcess::new(1)
+    };
+    test.start(10, ended);
+    test.round();
+    let view = test.round();
+    assert_eq!(view.ended_unseen, [(LastSeen::Searched, 1)].into());
+    assert_eq!(view.blind_ns["ended"], SECOND);
+    // Nor is the end of one that was counted said again while it is found still.
+    test.end(10);
+    test.start(20, FakeProcess::new(2)).work(0, 1, 10);
+    test.round();
+    let counted = test.host.system.processes.get_mut(&20).unwrap();
+    counted.ended = true;
+    counted.pages = 0;
+    counted.memory.gone();
+    test.round();
+    let view = test.round();
+    assert_eq!(view.ended_unseen.values().sum::<u64>(), 2);
+}
+
+/// Workers of one program that were forked have one image. One that began after another had ended has none of its channels, and is counted from its
+/// beginning. Of one that was there before, what it did before it was found is not known, which is said.
+#[test]
+fn a_worker_with_the_image_of_one_that_has_ended() {
+    let mut test = Test::new();
+    test.start(10, FakeProcess::new(1)).work(0, 1, 30);
+    test.round();
+    test.end(10);
+    test.round();
+    let later = FakeProcess {
+        began_unix_ns: Some(test.host.system.unix_ns() + SECOND),
+        ..FakeProcess::new(1)
+    };
+    test.start(11, later).work(0, 1, 50);
+    test.host.system.now += SECOND;
+    let view = test.round();
+    assert_eq!((all(&view), doubts(&view, 11)), (sums(80, 80), vec![]));
+    let beside = FakeProcess {
+        began_unix_ns: Some(1),
+        ..FakeProcess::new(1)
+    };
+    test.end(11);
+    test.round();
+    let memory = test.start(12, beside);
+    memory.work(0, 1, 50);
+    let view = test.round();
+    assert_eq!(
+        (all(&view), doubts(&view, 12)),
+        (sums(80, 80), vec![Doubt::Beginning])
+    );
+    for _ in 0..2 {
+        test.round();
+    }
+    test.end(12);
+    let view = test.round();
+    assert_eq!(view.ended_unseen[&LastSeen::Searched], 1);
+}
+
+/// A ring of which laps may be missing, counted by its number from then on: its sums lack what they lacked.
+#[test]
+fn what_a_count_lacked_it_lacks_when_it_is_counted_in_another_way() {
+    let mut test = Test::new();
+    let one = test.start(10, FakeProcess::new(1));
+    (0..1500).for_each(|n| one.submit_at(0, n, n as u32 + 700));
+    one.done(0, 2199);
+    one.put(RINGS + 0x2088, &(1500_u32 % 1024).to_le_bytes());
+    let entry = one.ring_entry(0, 1497);
+    one.set_ring_entry(0, 1497, one.ring_entry(0, 1490));
+    assert!(doubts(&test.round(), 10).contains(&Doubt::Ring));
+    one.set_ring_entry(0, 1497, entry);
+    let mut view = test.round();
+    for _ in 0..8 {
+        view = test.round();
+    }
+    assert_eq!(doubts(&view, 10), [Doubt::Ring, Doubt::Gone]);
+    test.end(10);
+    let view = test.round();
+    assert_eq!(view.ended_unseen, [(LastSeen::Searched, 1)].into());
 }

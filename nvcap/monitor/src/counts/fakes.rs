@@ -264,6 +264,10 @@ pub(crate) struct FakeProcess {
     pub refused: bool,
     /// True once a read of its memory was given up.
     pub given_up: bool,
+    /// True if it has ended since it was found.
+    pub ended: bool,
+    /// Its begin, ns since the epoch, where that matters.
+    pub began_unix_ns: Option<u64>,
     pub owner: Owner,
     pub container_id: String,
     pub pages: u64,
@@ -278,6 +282,8 @@ impl FakeProcess {
             name: String::new(),
             refused: false,
             given_up: false,
+            ended: false,
+            began_unix_ns: None,
             owner: Owner::default(),
             container_id: String::new(),
             pages: 100,
@@ -304,6 +310,9 @@ impl System for Fakes {
 
     fn open(&mut self, pid: u32) -> io::Result<Opened<Fake>> {
         let process = self.processes.get(&pid).ok_or(io::ErrorKind::NotFound)?;
+        if process.ended {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         if process.refused {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -321,7 +330,7 @@ impl System for Fakes {
             is_new: process.is_new,
             image: process.image.to_le_bytes().to_vec(),
             // As read from two clocks: a process that executes another program seems to have begun a little later.
-            began_unix_ns: u64::from(pid) + self.now / SECOND,
+            began_unix_ns: { process.began_unix_ns }.unwrap_or(u64::from(pid) + self.now / SECOND),
         })
     }
 
@@ -351,7 +360,7 @@ impl System for Fakes {
     }
 
     fn has_ended(&mut self, pid: u32) -> bool {
-        !self.processes.contains_key(&pid)
+        self.processes.get(&pid).is_none_or(|p| p.ended)
     }
 
     fn clocks(&mut self) -> (u64, u64) {

@@ -82,8 +82,11 @@ pub struct Host<S: System> {
     busy: Busy,
     moments: Moments,
     decoder: Shared,
-    /// Program images of ended processes. A process that is found later with the same image may have inherited their channels by fork.
-    departed: VecDeque<Vec<u8>>,
+    /// Program images of ended processes, and their ends, ns since the epoch. A process that had begun by then and is found later with the same image
+    /// may have inherited their channels by fork.
+    departed: VecDeque<(Vec<u8>, u64)>,
+    /// Processes that are found still, and had ended when they were to be opened or read.
+    ended: BTreeSet<u32>,
     blind: BTreeMap<&'static str, u64>,
     ended_unseen: BTreeMap<LastSeen, u64>,
     pace: Pace,
@@ -107,6 +110,7 @@ impl<S: System> Host<S> {
             moments: Moments::default(),
             decoder: Shared::default(),
             departed: VecDeque::new(),
+            ended: BTreeSet::new(),
             blind: BTreeMap::new(),
             ended_unseen: BTreeMap::new(),
             pace: Pace::new(options.interval, options.budget, now, cpu),
@@ -149,7 +153,9 @@ impl<S: System> Host<S> {
             let waits = |r: &Shut| now.saturating_sub(r.tried) < RETRY;
             processes.contains_key(&pid) || refused.get(&pid).is_some_and(waits)
         };
-        for pid in self.system.find(&known) {
+        let found = self.system.find(&known);
+        self.ended.retain(|pid| found.contains(pid));
+        for pid in found {
             self.open(pid, now);
         }
     }
@@ -186,7 +192,14 @@ impl<S: System> Host<S> {
     fn open(&mut self, pid: u32, now: u64) {
         let opened = match self.system.open(pid) {
             Ok(opened) => opened,
-            Err(_) if self.system.has_ended(pid) => return,
+            Err(_) if self.system.has_ended(pid) => {
+                // Nothing of what it did was seen.
+                if self.ended.insert(pid) {
+                    *self.blind.entry("ended").or_default() += now.saturating_sub(self.last_ns);
+                    *self.ended_unseen.entry(LastSeen::Searched).or_default() += 1;
+                }
+                return;
+            }
             Err(e) => {
                 let refused = self.system.refused(pid, e.to_string());
                 let since = self.refused.get(&pid).map_or(now, |r| r.since);
@@ -200,6 +213,7 @@ impl<S: System> Host<S> {
                 return;
             }
         };
+        self.ended.remove(&pid);
         let late = self.refused.remove(&pid).is_some_and(|r| r.since != now);
         let from = match opened.is_new && !late {
             true => From::Beginning,
@@ -210,10 +224,13 @@ impl<S: System> Host<S> {
 
     fn insert(&mut self, pid: u32, opened: Opened<S::Memory>, from: From, now: u64) {
         let shares = self.parent(&opened);
-        let from = match self.departed.contains(&opened.image) {
-            true => From::Now,
-            false => from,
+        // The times are those of ticks of the kernel's accounting.
+        let heir_of = |(image, end): &(Vec<u8>, u64)| {
+            *image == opened.image && opened.began_unix_ns <= end + SECOND / 50
         };
+        let may_inherit = self.departed.iter().any(heir_of);
+        let may_inherit = may_inherit && from == From::Beginning;
+        let from = if may_inherit { From::Now } else { from };
         let named =
             (self.options.by_process && self.processes.len() < self.options.most).then(|| Named {
                 pid,
@@ -245,6 +262,7 @@ impl<S: System> Host<S> {
             wants_search: true,
             has_grown: false,
             is_lost: false,
+            may_inherit,
             is_given_up: false,
             read_ns: now,
         };
@@ -326,15 +344,17 @@ impl<S: System> Host<S> {
         if gone.shares.is_some() {
             return;
         }
-        let last_seen = gone.last_seen();
         let unseen = now.saturating_sub(gone.read_ns);
+        let last_seen = gone.last_seen(unseen);
+        self.ended.insert(pid);
         for (gpu, sums) in gone.channels.rebase() {
             self.kept.end(gone.key(gpu), sums);
         }
         gone.keep_samples(&mut self.kept);
         let had_channels = !gone.channels.is_empty() || gone.is_given_up;
         if !gone.image.is_empty() && had_channels {
-            self.departed.push_back(std::mem::take(&mut gone.image));
+            let image = std::mem::take(&mut gone.image);
+            self.departed.push_back((image, self.system.unix_ns()));
             if self.departed.len() > MOST_DEPARTED {
                 self.departed.pop_front();
             }

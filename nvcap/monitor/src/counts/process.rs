@@ -84,6 +84,8 @@ impl Channels {
         };
         for followed in self.all.values() {
             alone.leave(followed.gpu, &followed.count);
+            let own = followed.doubts().filter(|doubt| *doubt != Doubt::Unread);
+            own.for_each(|doubt| alone.doubt(followed.gpu, doubt));
             alone.doubt(followed.gpu, Doubt::Gone);
         }
         alone
@@ -201,6 +203,9 @@ impl Channels {
             let sums = known.count.sums();
             self.gone.entry(known.gpu).or_default().add(sums);
             self.leave(known.gpu, &known.count);
+            // What its sums lacked they lack for ever.
+            let own = known.doubts().filter(|doubt| *doubt != Doubt::Unread);
+            own.for_each(|doubt| self.doubt(known.gpu, doubt));
             self.doubt(known.gpu, Doubt::Gone);
         }
     }
@@ -373,15 +378,11 @@ impl Channels {
         count > 0 && self.all.values().all(same)
     }
 
-    /// Tells whether a channel moved at the last reading.
-    pub(super) fn is_busy(&self) -> bool {
-        let mut all = self.all.values();
-        all.any(|f| {
-            let moved = f
-                .count
-                .progress()
-                .is_some_and(|(_, at)| at == f.count.last().at_ns);
-            moved || f.count.pending() > 0
-        })
+    /// The reading since which nothing is pending and nothing has come, ns: 0 without a channel. None where something is pending.
+    pub(super) fn rests_since(&self) -> Option<u64> {
+        let all = self.all.values().map(|followed| &followed.count);
+        let since = |count: &Count| (count.pending() == 0).then(|| count.moved_ns());
+        all.map(since)
+            .try_fold(0, |latest, at| Some(latest.max(at?)))
     }
 }

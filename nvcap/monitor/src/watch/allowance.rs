@@ -58,38 +58,52 @@ pub(super) enum Asked {
     LeftOut { say: bool },
 }
 
-/// Tells whether an error is told; says, at the first one, that some of a process are not.
-pub(super) fn is_told(pid: u32, asked: Asked) -> bool {
-    if asked == (Asked::LeftOut { say: true }) {
-        tell(format_args!(
-            "process {pid} has more errors than are told (a process can write its error notifiers itself): one a minute from now on"
-        ));
-    }
-    asked == Asked::Told
+/// The process of an error; or its GPU, by the PCI address, where no process is known.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Whose {
+    Process(u32),
+    Gpu(String),
 }
 
-/// Numbers of errors that may still be told: of each process, and of all that the kernel log does not confirm.
+impl Whose {
+    /// Tells whether an error is told; says, at the first one, that some are not.
+    pub(super) fn is_told(&self, asked: Asked) -> bool {
+        if asked == (Asked::LeftOut { say: true }) {
+            match self {
+                Self::Process(pid) => tell(format_args!(
+                    "process {pid} has more errors than are told (a process can write its error notifiers itself): one a minute from now on"
+                )),
+                Self::Gpu(pci) => tell(format_args!(
+                    "GPU {pci} has more errors of no known process than are told: one a minute from now on"
+                )),
+            }
+        }
+        asked == Asked::Told
+    }
+}
+
+/// Numbers of errors that may still be told: of each process and GPU, and of all that the kernel log does not confirm.
 #[derive(Debug)]
 pub(super) struct Allowance {
-    processes: BTreeMap<u32, Bucket>,
+    each: BTreeMap<Whose, Bucket>,
     unconfirmed: Bucket,
 }
 
 impl Allowance {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            processes: BTreeMap::new(),
+            each: BTreeMap::new(),
             unconfirmed: Bucket::new(UNCONFIRMED, now),
         }
     }
 
-    /// Asks whether any error of a process may be told now.
-    pub(super) fn has_any(&mut self, pid: u32, now: Instant) -> Asked {
-        self.processes.retain(|_, bucket| {
+    /// Asks whether any error may be told now.
+    pub(super) fn has_any(&mut self, whose: &Whose, now: Instant) -> Asked {
+        self.each.retain(|_, bucket| {
             bucket.fill(now);
             bucket.left < bucket.most
         });
-        match self.processes.get_mut(&pid) {
+        match self.each.get_mut(whose) {
             Some(bucket) if bucket.left == 0 => Asked::LeftOut {
                 say: bucket.leaves_out(),
             },
@@ -97,10 +111,10 @@ impl Allowance {
         }
     }
 
-    /// Asks whether an error of a process may be told, and counts it if so; `confirmed`: the kernel's log has a message about it, which no process
+    /// Asks whether an error may be told, and counts it if so; `confirmed`: the kernel's log has a message about it, which no process
     /// can write.
-    pub(super) fn ask(&mut self, pid: u32, confirmed: bool, now: Instant) -> Asked {
-        if let left_out @ Asked::LeftOut { .. } = self.has_any(pid, now) {
+    pub(super) fn ask(&mut self, whose: &Whose, confirmed: bool, now: Instant) -> Asked {
+        if let left_out @ Asked::LeftOut { .. } = self.has_any(whose, now) {
             return left_out;
         }
         self.unconfirmed.fill(now);
@@ -113,7 +127,7 @@ impl Allowance {
             self.unconfirmed.left -= 1;
         }
         let new = || Bucket::new(OF_PROCESS, now);
-        self.processes.entry(pid).or_insert_with(new).left -= 1;
+        self.each.entry(whose.clone()).or_insert_with(new).left -= 1;
         Asked::Told
     }
 }
@@ -125,36 +139,40 @@ mod tests {
     const LEFT_OUT: Asked = Asked::LeftOut { say: false };
     const SAID: Asked = Asked::LeftOut { say: true };
 
+    fn of(pid: u32) -> Whose {
+        Whose::Process(pid)
+    }
+
     #[test]
     fn a_process_has_a_few_at_once_and_one_a_minute() {
         let begin = Instant::now();
         let mut all = Allowance::new(begin);
         for _ in 0..OF_PROCESS {
-            assert_eq!(all.ask(7, true, begin), Asked::Told);
+            assert_eq!(all.ask(&of(7), true, begin), Asked::Told);
         }
-        assert_eq!(all.ask(7, true, begin), SAID);
-        assert_eq!(all.has_any(7, begin + ANEW / 2), LEFT_OUT);
-        assert_eq!(all.ask(8, true, begin), Asked::Told, "another one's");
-        assert_eq!(all.ask(7, true, begin + ANEW), Asked::Told);
-        assert_eq!(all.ask(7, true, begin + ANEW), LEFT_OUT);
+        assert_eq!(all.ask(&of(7), true, begin), SAID);
+        assert_eq!(all.has_any(&of(7), begin + ANEW / 2), LEFT_OUT);
+        assert_eq!(all.ask(&of(8), true, begin), Asked::Told, "another one's");
+        assert_eq!(all.ask(&of(7), true, begin + ANEW), Asked::Told);
+        assert_eq!(all.ask(&of(7), true, begin + ANEW), LEFT_OUT);
         // After a long time it has all of them again, and the first that is left out is said again.
         let later = begin + 20 * ANEW;
-        assert_eq!(all.has_any(7, later), Asked::Told);
-        assert_eq!(all.processes.len(), 0, "nothing is kept");
+        assert_eq!(all.has_any(&of(7), later), Asked::Told);
+        assert_eq!(all.each.len(), 0, "nothing is kept");
         for _ in 0..OF_PROCESS {
-            assert_eq!(all.ask(7, true, later), Asked::Told);
+            assert_eq!(all.ask(&of(7), true, later), Asked::Told);
         }
-        assert_eq!(all.ask(7, true, later), SAID);
+        assert_eq!(all.ask(&of(7), true, later), SAID);
     }
 
     #[test]
     fn many_processes_that_write_their_own_notifiers_hide_no_other_ones_error() {
         let begin = Instant::now();
         let mut all = Allowance::new(begin);
-        let told = (0..1000).filter(|pid| all.ask(*pid, false, begin) == Asked::Told);
+        let told = (0..1000).filter(|pid| all.ask(&of(*pid), false, begin) == Asked::Told);
         assert_eq!(told.count(), UNCONFIRMED as usize);
-        assert_eq!(all.ask(5000, true, begin), Asked::Told);
-        assert_eq!(all.ask(5001, false, begin), LEFT_OUT);
-        assert_eq!(all.ask(5001, false, begin + ANEW), Asked::Told);
+        assert_eq!(all.ask(&of(5000), true, begin), Asked::Told);
+        assert_eq!(all.ask(&of(5001), false, begin), LEFT_OUT);
+        assert_eq!(all.ask(&of(5001), false, begin + ANEW), Asked::Told);
     }
 }

@@ -110,6 +110,34 @@ fn an_exception_of_nobody_is_told_of_its_gpu() {
     assert!(watch.next_finding().is_none());
 }
 
+/// Errors that no message gives a process are bounded, too: whoever makes them has a command of `--exec` run for each that is told.
+#[test]
+fn errors_of_nobody_are_a_few_at_once() {
+    let (mut watch, kernel) = with_log(NOBODY);
+    watch.whom = Whom::All(Default::default(), "/".into());
+    let mut now = Instant::now();
+    let (mut told, mut other) = (0, 0);
+    for n in 0..30 {
+        let gpu = if n == 29 { "36" } else { "35" };
+        let text =
+            "Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): Illegal Instruction Parameter";
+        let line = format!("3,1,10,-;NVRM: Xid (PCI:0000:{gpu}:00): 13, {text}");
+        kernel.send(line.as_bytes()).unwrap();
+        for _ in 0..2 {
+            watch.searched = Some(now);
+            watch.round(now).unwrap();
+            now += Duration::from_secs(1);
+        }
+        while let Some(finding) = watch.next_finding() {
+            assert_eq!(finding.pid, 0);
+            told += u32::from(n < 29);
+            other += u32::from(n == 29);
+        }
+    }
+    // Eight at once, and one a minute; another GPU's is told.
+    assert_eq!((told, other), (8, 1));
+}
+
 /// Ranks of a job fail together: the end of one that fails while another is looked at is held, and it is looked at next.
 #[test]
 fn one_that_fails_while_another_is_looked_at_is_held() {

@@ -40,6 +40,8 @@ const LOOK_NS: u64 = 1_000_000;
 const MOST_HELD: usize = 1 << 14;
 /// The most entries of a channel that wait for a decision.
 const MOST_ITEMS: usize = 1 << 13;
+/// The most bytes of functions' names that are kept, of all processes.
+const MOST_NAMED: usize = 16 << 20;
 /// The most pieces of memory with code that are remembered of a process.
 const MOST_CODE: usize = 1 << 12;
 
@@ -82,6 +84,17 @@ struct ProcessLoads {
     named: Named,
 }
 
+impl ProcessLoads {
+    /// Forgets the names. False if nothing else is known.
+    fn forget_names(&mut self) -> bool {
+        self.named = Named::default();
+        !(self.pending.is_empty()
+            && self.announced.is_empty()
+            && self.making.is_empty()
+            && self.code.is_empty())
+    }
+}
+
 /// Submissions that wait until it is known whether they are the driver's own.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
@@ -91,6 +104,8 @@ pub(super) struct Loads {
     /// Number of the first record that waits.
     first: u64,
     processes: NumberMap<u32, ProcessLoads>,
+    /// Bytes of the names that came since names were last forgotten.
+    named: usize,
     /// Times of the latest ends of processes that wait.
     ends: NumberMap<u32, u64>,
     /// Time of the newest record, and time of the last look for records that have waited too long.
@@ -187,8 +202,14 @@ impl Loads {
         self.is_idle = true;
     }
 
-    /// Takes the name of a function, which waits for nothing.
+    /// Takes the name of a function, which waits for nothing. Names may be of any process, and come behind its end: where they are too many, all are
+    /// forgotten.
     pub(super) fn name(&mut self, kernel: &Kernel) {
+        self.named += size_of::<Kernel>() + kernel.name.len();
+        if self.named > MOST_NAMED {
+            self.named = 0;
+            self.processes.retain(|_, process| process.forget_names());
+        }
         let process = self.processes.entry(kernel.at.pid).or_default();
         process.named.take(kernel);
     }

@@ -43,6 +43,8 @@ pub(super) struct Watched<M> {
     pub has_grown: bool,
     /// True if known channels are gone, or are not what they were.
     pub is_lost: bool,
+    /// True if it may have its channels from a process that has ended: what it had submitted itself before it was found is not counted.
+    pub may_inherit: bool,
     /// True if a reading was given up, and its channels with it.
     pub is_given_up: bool,
     pub read_ns: u64,
@@ -111,6 +113,11 @@ impl<M> Watched<M> {
         for (gpu, why) in self.channels.doubts() {
             gpus.entry(*gpu).or_default().doubts.extend(why);
         }
+        if self.may_inherit {
+            for of in gpus.values_mut() {
+                of.doubts.insert(Doubt::Beginning);
+            }
+        }
         if self.may_have_others() {
             // Of which GPU they are is not known.
             for of in gpus.values_mut() {
@@ -125,11 +132,18 @@ impl<M> Watched<M> {
         self.wants_search || self.has_grown
     }
 
-    /// The state in which it is seen for the last time.
-    pub(super) fn last_seen(&self) -> LastSeen {
+    /// The state in which it is seen for the last time, a time before its end. It was idle where it rested for as long as it was not seen then: on a
+    /// busy machine it may have got no processor between two readings.
+    pub(super) fn last_seen(&self, unseen_ns: u64) -> LastSeen {
+        let rests_since = self.channels.rests_since();
+        let rested = |since: u64| self.read_ns.saturating_sub(since) >= unseen_ns;
+        // It may have had none yet.
+        let none_yet = self.channels.is_empty() && !rested(self.opened);
+        let may_lack = none_yet || self.may_have_others() || self.lacks_some();
         match () {
-            () if self.channels.is_busy() => LastSeen::Busy,
-            () if self.may_have_others() || self.lacks_some() => LastSeen::Searched,
+            () if rests_since.is_none_or(|since| since == self.read_ns) => LastSeen::Busy,
+            () if may_lack => LastSeen::Searched,
+            () if rests_since.is_some_and(|since| !rested(since)) => LastSeen::Busy,
             () => LastSeen::Idle,
         }
     }
@@ -142,5 +156,6 @@ impl<M> Watched<M> {
         of_channels
             .chain(before)
             .any(|doubt| !matches!(doubt, Doubt::Gone | Doubt::Unread))
+            || self.may_inherit
     }
 }

@@ -319,6 +319,28 @@ fn variables_that_are_kept_are_bounded() {
     assert_eq!(named.of(0).map(|k| k.variables.len()).sum::<usize>(), 4096);
 }
 
+/// Names of processes that are never seen, or have ended, are forgotten; a load that goes on is none the worse.
+#[test]
+fn names_of_very_many_processes_are_bounded() {
+    let mut b = Bench::new();
+    b.write(CODE, &functions(&[3, 7, 12]));
+    b.invalidate(1);
+    let most = MOST_NAMED / size_of::<Kernel>();
+    let name = |b: &mut Bench, pid, program| {
+        let at = At::of_process(b.time, pid);
+        b.loads.name(&Kernel::called(at, program, "f"));
+    };
+    for pid in 0..2 * most as u32 {
+        name(&mut b, 1000 + pid, CODE);
+        assert!(b.loads.processes.len() <= most + 1);
+    }
+    name(&mut b, 7, CODE);
+    b.launch();
+    let all = b.ended();
+    assert_eq!((all.len(), all[0].functions), (1, Some(3)));
+    assert_eq!(all[0].kernels, ["f"]);
+}
+
 /// Code that a copy engine brings is not in the stream: nobody counts its functions.
 #[test]
 fn functions_that_were_copied_are_not_counted() {

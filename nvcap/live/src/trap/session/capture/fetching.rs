@@ -9,6 +9,12 @@ use nvcap_decode::record::{How, Lost, Origin, Submission};
 use nvcap_process::procfs;
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
+/// Tells whether a process of whose channels none can be read has given up its memory, or has ended. `was_there`: one of them could be read before, or was
+/// found in memory. Channels that the user named may lie in memory that is not mapped yet: of a process that is there none of them can be read, either.
+fn is_given_up(was_there: bool, is_attached_to: bool, is_gone: impl FnOnce() -> bool) -> bool {
+    was_there || is_attached_to && is_gone()
+}
+
 impl Capture {
     /// Fetches entries that were submitted before the breakpoint or the channel was there, because no further doorbell may come. False if GP_PUT
     /// cannot be read.
@@ -45,11 +51,10 @@ impl Capture {
         for index in live {
             is_there |= self.peek(index);
         }
-        // Channels that the user named may lie in memory that is not mapped yet: none of them can be read of a process that is there, either.
         let is_gone = || self.spaces.pids(space).all(|pid| procfs::pages(pid) == 0);
         if is_there {
             self.newly_watched.remove(&space);
-        } else if was_there || self.attaching == Some(space) && is_gone() {
+        } else if is_given_up(was_there, self.attaching == Some(space), is_gone) {
             self.tell_given_up(space);
         }
     }
@@ -258,5 +263,22 @@ impl Capture {
         is_there
             .then(|| newest.stands(memory, channel.entries, tail_at))
             .flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_given_up;
+
+    /// A process of named channels that had ended before they were first looked at: nothing of it could ever be read, and it is told all the same.
+    #[test]
+    fn a_process_that_ended_before_the_first_look_is_given_up() {
+        let never_asked = || -> bool { panic!("its memory need not be looked at") };
+        assert!(is_given_up(false, true, || true));
+        // It has mapped nothing yet.
+        assert!(!is_given_up(false, true, || false));
+        // It was traced from its begin.
+        assert!(!is_given_up(false, false, never_asked));
+        assert!(is_given_up(true, false, never_asked));
     }
 }
