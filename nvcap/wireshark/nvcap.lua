@@ -73,7 +73,7 @@ local schema = {
     Submission = {
         { 1, "at", "At" }, { 2, ".channel", "n" }, { 3, ".token", "w" }, { 4, "position", "n" }, { 5, "gp_get", "n" },
         { 6, "prev_put", "n" }, { 7, "gp_put", "n" }, { 8, "ip", "x" }, { 9, "doorbell", "x" }, { 10, "how", "t" },
-        { 11, "late", "b" }, { 12, ".thread", "t" }, { 13, "entry", "Segment" },
+        { 11, "late", "b" }, { 12, ".thread", "t" }, { 13, "entry", "Segment" }, { 14, "absent_before_ns", "n" },
     },
     Gpu = { { 1, "at", "At" }, { 2, ".gpu", "n" }, { 3, "pci_device", "w" } },
     Image = { { 1, "at", "At" }, { 2, "address", "x" }, { 3, "bytes", "h" }, { 4, "found", "x" } },

@@ -44,7 +44,7 @@ pub const MODES: &[Mode] = modes! {
     mappings: many, made_and_undone, sparse;
     files: environment, fifos, sections, long_names;
     floods: programs, semaphores, threads, notifiers;
-    served: pushbuffers is vague, ring is vague, faults is vague, of_root is vague, of_root_alone is vague, opened, locked;
+    served: pushbuffers is vague, ring is vague, faults is vague;
     signals: stopped, trap_handler, storm, timers, other_stack, blocked;
 };
 

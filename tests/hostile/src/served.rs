@@ -13,7 +13,7 @@ use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::entry;
 use std::sync::atomic::Ordering;
 
-use crate::bed::{Bed, CHANNELS, pause, say};
+use crate::bed::{Bed, CHANNELS, pause};
 use crate::process::fork;
 
 /// A user without rights, to whom the file system belongs.
@@ -29,96 +29,10 @@ const LEN: u64 = 1 << 20;
 /// The file's number in its file system; the folder has 1.
 const NODE: u64 = 2;
 
-/// A file system whose program does not answer.
-#[derive(Clone, Copy)]
-struct System {
-    /// The user who has mounted it.
-    by: u32,
-    /// Nobody else may use it. The process stays that user's, root's.
-    alone: bool,
-    /// Once the file is open, questions about it are not answered either.
-    dumb: bool,
-    /// Number of reads that are answered by an error.
-    errors: u32,
-}
-
-impl System {
-    const USERS: Self = Self {
-        by: USER,
-        alone: false,
-        dumb: false,
-        errors: 0,
-    };
-}
-
 /// Pushbuffers in a file that does not answer: mapped just before they are submitted, so that no tracer has looked at the mappings since.
 pub fn pushbuffers(bed: &Bed) -> Result<()> {
-    pushbuffers_of(bed, System::USERS)
-}
-
-/// The same, of a file system that root has mounted for all.
-pub fn of_root(bed: &Bed) -> Result<()> {
-    let system = System::USERS;
-    pushbuffers_of(bed, System { by: 0, ..system })
-}
-
-/// The same, of a file system that root has mounted for himself.
-pub fn of_root_alone(bed: &Bed) -> Result<()> {
-    let (by, alone) = (0, true);
-    let system = System::USERS;
-    pushbuffers_of(
-        bed,
-        System {
-            by,
-            alone,
-            ..system
-        },
-    )
-}
-
-/// An open file, called as a GPU's, about which nobody answers either.
-pub fn opened(bed: &Bed) -> Result<()> {
     bed.submit_many(200);
-    let dumb = true;
-    let system = System::USERS;
-    let _file = file(System { dumb, ..system })?;
-    say("silent");
-    go_on(bed);
-    Ok(())
-}
-
-/// A child that keeps the lock of its mappings, for which all wait who ask about them. A read of a file answers with an error, so that the kernel
-/// reads it anew with the lock, and waits for an answer; a mapping is to be made meanwhile.
-pub fn locked(bed: &Bed) -> Result<()> {
-    bed.submit_many(200);
-    let errors = 1;
-    let system = System::USERS;
-    let Some(file) = file(System { errors, ..system })? else {
-        return Ok(());
-    };
-    fork(|| {
-        // SAFETY: it ends with the target, whose pipes it does not keep.
-        unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            (0..3).for_each(|fd| _ = libc::close(fd));
-        }
-        if map(&file, AT, LEN as usize).is_err() {
-            return;
-        }
-        // SAFETY: mapped here; the read never ends.
-        std::thread::spawn(|| unsafe { (AT as *const u8).read_volatile() });
-        std::thread::sleep(Duration::from_millis(200));
-        let _ = map(&file, AT + LEN, LEN as usize);
-    })?;
-    std::thread::sleep(Duration::from_millis(500));
-    say("silent");
-    go_on(bed);
-    Ok(())
-}
-
-fn pushbuffers_of(bed: &Bed, system: System) -> Result<()> {
-    bed.submit_many(200);
-    let Some(file) = file(system)? else {
+    let Some(file) = file()? else {
         return Ok(());
     };
     map(&file, AT, LEN as usize)?;
@@ -137,7 +51,7 @@ fn pushbuffers_of(bed: &Bed, system: System) -> Result<()> {
 /// A ring in whose place such a file is mapped.
 pub fn ring(bed: &Bed) -> Result<()> {
     bed.submit_many(200);
-    let Some(file) = file(System::USERS)? else {
+    let Some(file) = file()? else {
         return Ok(());
     };
     map(&file, bed.ring(0), bed.slot() as usize)?;
@@ -153,7 +67,7 @@ pub fn faults(bed: &Bed) -> Result<()> {
         return Ok(());
     };
     // The program of the file system keeps the descriptor.
-    if file(System::USERS)?.is_none() {
+    if file()?.is_none() {
         return Ok(());
     }
     faults.take(bed.ring(0), bed.slot() as usize)?;
@@ -253,17 +167,15 @@ pub fn become_stranger() -> Result<()> {
 }
 
 /// Opens the file, of a new file system in a mount namespace of its own; none where the kernel has no FUSE: then the rest is the mode.
-fn file(system: System) -> Result<Option<File>> {
+fn file() -> Result<Option<File>> {
     let Ok(device) = OpenOptions::new().read(true).write(true).open("/dev/fuse") else {
         return Ok(None);
     };
-    let folder = format!("hostile-served.{}/dev", std::process::id());
-    let folder = std::env::temp_dir().join(folder);
+    let folder = std::env::temp_dir().join(format!("hostile-served.{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let name = CString::new(folder.as_os_str().as_bytes())?;
     let fd = device.as_raw_fd();
-    let (user, all) = (system.by, if system.alone { "" } else { ",allow_other" });
-    let options = format!("fd={fd},rootmode=40000,user_id={user},group_id={user}{all}");
+    let options = format!("fd={fd},rootmode=40000,user_id={USER},group_id={USER},allow_other");
     let options = CString::new(options)?;
     // SAFETY: names that end with a zero; the mounts of this process alone change.
     let mounted = unsafe {
@@ -293,7 +205,7 @@ fn file(system: System) -> Result<Option<File>> {
                 libc::close(fd);
             }
         }
-        serve(&device, system);
+        serve(&device);
     })?;
     if let Some(note) = std::env::var_os(NOTE) {
         fs::write(note, server.to_string())?;
@@ -301,18 +213,16 @@ fn file(system: System) -> Result<Option<File>> {
     let opened = OpenOptions::new()
         .read(true)
         .write(true)
-        .open(folder.join(if system.dumb { "nvidia0" } else { "f" }))
+        .open(folder.join("f"))
         .context("the file")?;
-    if !system.alone {
-        become_stranger()?;
-    }
+    become_stranger()?;
     // So long may be taken for root's what was root's.
     std::thread::sleep(Duration::from_millis(100));
     Ok(Some(opened))
 }
 
 /// Answers what is asked before the file can be mapped, and no read.
-fn serve(mut device: &File, mut system: System) {
+fn serve(mut device: &File) {
     /// Requests: numbers of linux/fuse.h.
     const LOOKUP: u32 = 1;
     const FORGET: u32 = 2;
@@ -321,9 +231,7 @@ fn serve(mut device: &File, mut system: System) {
     const READ: u32 = 15;
     const INIT: u32 = 26;
     const INTERRUPT: u32 = 36;
-    const STATX: u32 = 52;
     let mut request = vec![0u8; 1 << 20];
-    let (mut is_open, valid) = (false, if system.dumb { 0 } else { 3600 });
     loop {
         let n = match device.read(&mut request) {
             Ok(n) if n >= 40 => n,
@@ -342,29 +250,21 @@ fn serve(mut device: &File, mut system: System) {
                 }
                 answer.resize(64, 0);
             }
-            LOOKUP | GETATTR | STATX if is_open && system.dumb => continue,
-            LOOKUP if [&b"f\0"[..], b"nvidia0\0"].contains(&&request[40..n]) => {
-                for word in [NODE, 0, valid, valid, 0] {
+            LOOKUP if request[40..n].starts_with(b"f\0") => {
+                for word in [NODE, 0, 3600, 3600, 0] {
                     answer.extend(u64::to_le_bytes(word));
                 }
                 answer.extend(attributes(NODE));
             }
             LOOKUP => failed = libc::ENOENT,
             GETATTR => {
-                for word in [valid, 0] {
+                for word in [3600u64, 0] {
                     answer.extend(word.to_le_bytes());
                 }
                 answer.extend(attributes(node));
             }
             // A handle, and that what is read is kept.
-            OPEN => {
-                is_open = true;
-                answer.extend([1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
-            }
-            READ if system.errors > 0 => {
-                system.errors -= 1;
-                failed = libc::EIO;
-            }
+            OPEN => answer.extend([1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]),
             READ | FORGET | INTERRUPT => continue,
             _ => failed = libc::ENOSYS,
         }

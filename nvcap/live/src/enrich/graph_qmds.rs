@@ -7,9 +7,10 @@
 //! so that they show as not seen.
 
 use nvcap_decode::wire::graph_table::{GraphEntry, GraphTable};
-use nvcap_process::procfs::chosen::Text;
+use nvcap_process::procfs;
 use std::{
     collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
+    fs::File,
     io,
     sync::{
         Mutex,
@@ -136,7 +137,7 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<QmdSearchResult> {
         ordinary: Ordinary::open(pid)?,
         any: Memory::open(pid)?,
     };
-    let mut present = Text::open(pid, "pagemap").ok();
+    let present = File::open(procfs::of_process(pid, "pagemap")).ok();
     let mut areas = maps::areas(pid)?;
     areas.retain(|area| area.end - area.start <= MOST_AREA && is_searched(area));
     areas.sort_by_key(|area| area.end - area.start);
@@ -145,7 +146,7 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<QmdSearchResult> {
         // Only pages in memory are read: reading an untouched page would allocate it. The page map says nothing of device
         // memory.
         let heap = area.device().is_none();
-        let pages = present.as_mut().filter(|_| heap);
+        let pages = present.as_ref().filter(|_| heap);
         let touched = present::pages(pages, area.start, area.end);
         parts.extend(
             touched

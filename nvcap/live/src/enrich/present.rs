@@ -1,7 +1,9 @@
 //! Pages of a process that are in memory.
 
+use std::{fs::File, os::unix::fs::FileExt};
+
 use nvcap_decode::wire::words::u64s;
-use nvcap_process::procfs::{self, chosen::Text};
+use nvcap_process::procfs;
 
 /// Bit of an entry of the page map: the page is in memory.
 const PRESENT: u64 = 1 << 63;
@@ -10,7 +12,7 @@ const SMALL: u64 = 65536;
 
 /// The parts of a range that are in memory, by `/proc/PID/pagemap`; the whole range where the page map cannot be read. (A
 /// read of an untouched page would allocate it.)
-pub(super) fn pages(pagemap: Option<&mut Text>, start: u64, end: u64) -> Vec<(u64, u64)> {
+pub(super) fn pages(pagemap: Option<&File>, start: u64, end: u64) -> Vec<(u64, u64)> {
     let Some(pagemap) = pagemap else {
         return vec![(start, end)];
     };

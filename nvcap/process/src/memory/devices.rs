@@ -1,9 +1,16 @@
 //! Files of the driver: each a device, proven by its device number. A name proves nothing, because anybody may call a file `nvidia0`.
 
-use std::{fs, os::fd::BorrowedFd, path::Path, sync::OnceLock};
-
-use crate::procfs::chosen::Found;
-pub(crate) use crate::procfs::served::shared_memory;
+use std::{
+    ffi::{CStr, CString},
+    fs,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt},
+    },
+    path::Path,
+    sync::OnceLock,
+};
 
 use nvcap_decode::record::Device;
 
@@ -57,7 +64,7 @@ fn by_name() -> bool {
     *SET.get_or_init(|| std::env::var_os(BY_NAME).is_some())
 }
 
-/// Returns the driver's device that a file is; none where it is another's. `name`: the device that the file's name claims. The file is found by
+/// Returns the driver's device that a file is; none where it is another's. `name`: the device that the file's name claims. The file is looked at by
 /// the first of the paths `files` that leads to it: to the file with this `inode`, where the inode is known. Where no path leads to the file, its
 /// name is believed.
 pub(crate) fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
@@ -73,13 +80,33 @@ fn checked_as(
 ) -> Option<Device> {
     let found = files
         .iter()
-        .filter_map(|file| Found::at(file).ok())
-        .find(|found| inode.is_none_or(|i| i == found.inode()));
+        .filter_map(|file| fs::metadata(file).ok())
+        .find(|m| inode.is_none_or(|i| i == m.ino()));
     match found {
         None => Some(name),
-        Some(found) if found.kind() == libc::S_IFCHR => of_number(name, found.device(), majors()),
+        Some(m) if m.file_type().is_char_device() => of_number(name, m.rdev(), majors()),
         Some(_) => by_name.then_some(name),
     }
+}
+
+/// Type and device number of a file, without waiting for a file that another process serves. `file`: a path from `folder`; where it is empty,
+/// `folder` is the file itself.
+fn about(folder: RawFd, file: &CStr) -> Option<(u32, u64)> {
+    // SAFETY: a structure of numbers, for which zero is a value.
+    let mut about: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: a C string, and room for one structure.
+    let result = unsafe {
+        libc::statx(
+            folder,
+            file.as_ptr(),
+            flags,
+            libc::STATX_TYPE,
+            &raw mut about,
+        )
+    };
+    let number = libc::makedev(about.stx_rdev_major, about.stx_rdev_minor);
+    (result == 0).then(|| (u32::from(about.stx_mode) & libc::S_IFMT, number))
 }
 
 /// The driver's major numbers. They stay the same while the driver is loaded.
@@ -97,32 +124,48 @@ fn known_majors() -> (u32, u32) {
 /// Returns the driver's device that a file is, whatever the file's name: a device file may be mounted under any name. None where the file is no
 /// device of the driver's, or may not be looked at.
 pub(crate) fn of_file(file: &Path) -> Option<Device> {
-    let found = Found::at(file).ok()?;
-    if found.kind() != libc::S_IFCHR {
+    let file = CString::new(file.as_os_str().as_bytes()).ok()?;
+    let (kind, number) = about(libc::AT_FDCWD, &file)?;
+    if kind != libc::S_IFCHR {
         return None;
     }
-    let (number, majors) = (found.device(), known_majors());
+    let majors = known_majors();
     if majors.1 != 0 && libc::major(number) == majors.1 {
         return Some(Device::Uvm);
     }
     of_number(Device::Control, number, majors)
 }
 
+/// Device number of the kernel's own file system of shared memory, which holds no device files.
+pub(crate) fn shared_memory() -> Option<(u32, u32)> {
+    static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    *NUMBER.get_or_init(|| {
+        // SAFETY: a C string.
+        let fd = unsafe { libc::memfd_create(c"nvcap".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: a new descriptor that nobody else has.
+        let file = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let dev = file.metadata().ok()?.dev();
+        Some((libc::major(dev), libc::minor(dev)))
+    })
+}
+
 /// Tells whether an open file is the driver's control device, without waiting for a file that another process serves.
 pub(crate) fn is_control(file: BorrowedFd<'_>) -> bool {
-    match Found::of_open(file) {
-        Ok(found) if found.kind() == libc::S_IFCHR => {
-            of_number(Device::Control, found.device(), majors()) == Some(Device::Control)
+    match about(file.as_raw_fd(), c"") {
+        Some((libc::S_IFCHR, number)) => {
+            of_number(Device::Control, number, majors()) == Some(Device::Control)
         }
-        Ok(_) => by_name(),
-        Err(_) => false,
+        Some(_) => by_name(),
+        None => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt as _;
 
     #[test]
     fn numbers() {

@@ -2,9 +2,9 @@
 //!
 //! A page of a FUSE file is brought by a program that any user may start and that need not answer. A thread that reads the page then waits in the
 //! kernel. No signal ends the wait, and a program with such a thread does not end either. Only the last look at the mappings tells which memory is
-//! mapped from FUSE ([`super::served`]). So where such a file system is mounted, by whomever, an nvcap with CAP_SYS_PTRACE does not itself read other
-//! processes. An *errand* reads them: a process that shares nvcap's memory and nothing else. Each thread that reads has its own errand. A process whose
-//! own thread waits for such a page may also keep the lock of its mappings, so that what tells of them waits, too: an errand asks for that.
+//! mapped from FUSE ([`super::served`]). So where a user without rights has mounted such a file system, an nvcap with CAP_SYS_PTRACE does not itself
+//! read the processes of users other than root. An *errand* reads them: a process that shares nvcap's memory and nothing else. Each thread that reads
+//! has its own errand.
 //!
 //! An errand that does not come back is left alone with its buffer. The process that it was to read is not read until the errand has come back, and
 //! another errand makes the thread's next read. The number of errands that are left alone is bounded, for a user's processes and in all; beyond the
@@ -16,18 +16,15 @@ mod ids;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub(super) use self::desk::MOST_BYTES;
-use self::desk::{Asked, Errand, MOST_RANGES, Range};
+use self::desk::{Asked, Errand, MOST_BYTES, MOST_RANGES, Range};
 pub(super) use self::ids::is_errand;
-use super::served::programs_serve;
+use super::served::strangers_serve;
 use super::stat::Stat;
 use super::{capabilities, status};
 use crate::clock;
@@ -36,12 +33,12 @@ use crate::clock;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The least of these times.
 const LEAST_PATIENCE: Duration = Duration::from_millis(15);
-/// Time for which reads are errands after such a file system was seen, ns.
+/// Time for which reads are errands after a stranger's file system was seen, ns.
 const AFTER_NS: u64 = 10_000_000_000;
 /// CAP_SYS_PTRACE. A user without it reads only processes of his own.
 const SYS_PTRACE: u64 = 1 << 19;
 
-/// Time for which the user of a process is believed, ns; and the most processes whose user is remembered.
+/// Time for which the answer holds whether a process is root's, ns; and the most processes whose answer is remembered.
 const KNOWN_NS: u64 = 10_000_000;
 const MOST_KNOWN: usize = 4096;
 
@@ -213,18 +210,24 @@ pub(super) fn is_silent(pid: u32) -> bool {
     ANY.load(Ordering::Relaxed) && all().is_silent(pid)
 }
 
-/// The user of a process, as of now or a moment ago.
-fn user_of(pid: u32, now: u64) -> User {
+/// The user of a process that does not have root's ids alone, as of now or a moment ago. (A process of root's needs no other user's file system to
+/// hold nvcap up.)
+fn stranger(pid: u32, now: u64) -> Option<User> {
     thread_local! {
-        /// Users by process, and the time until which each is believed, ns.
-        static KNOWN: RefCell<BTreeMap<u32, (User, u64)>> = const { RefCell::new(BTreeMap::new()) };
+        /// Answers by process, and the time until which each holds, ns.
+        static KNOWN: RefCell<BTreeMap<u32, (Option<User>, u64)>> = const { RefCell::new(BTreeMap::new()) };
     }
     let known = KNOWN.with_borrow(|known| known.get(&pid).copied());
     if let Some((of, _)) = known.filter(|(_, until)| now < *until) {
         return of;
     }
     let ids = status(pid, "Uid").unwrap_or_default();
-    let of = ids.split_whitespace().next().and_then(|id| id.parse().ok());
+    let ids: Vec<u32> = ids
+        .split_whitespace()
+        .filter_map(|id| id.parse().ok())
+        .collect();
+    let is_of_root = !ids.is_empty() && ids.iter().all(|id| *id == 0);
+    let of = (!is_of_root).then(|| ids.first().copied());
     KNOWN.with_borrow_mut(|known| {
         if known.len() >= MOST_KNOWN {
             known.clear();
@@ -251,8 +254,8 @@ fn ticks() -> u64 {
     clock::now().saturating_mul(2)
 }
 
-/// True where a FUSE file system may be mounted, or was a moment ago. `look`: looks at the list of them.
-fn programs_may_serve(looked: &AtomicU64, look: impl FnOnce() -> bool) -> bool {
+/// True where another user than root may have a FUSE file system mounted, or had one a moment ago. `look`: looks at the list of them.
+fn strangers_may_serve(looked: &AtomicU64, look: impl FnOnce() -> bool) -> bool {
     let now = ticks();
     if now.wrapping_sub(looked.load(Ordering::Relaxed)) < KNOWN_TICKS {
         return false;
@@ -266,7 +269,7 @@ fn programs_may_serve(looked: &AtomicU64, look: impl FnOnce() -> bool) -> bool {
 
 /// The user of a process whose memory may be served by a program that need not answer, where nvcap has rights that the program's user lacks.
 fn may_hang(pid: u32) -> Option<User> {
-    /// Time until which a file system counts as present, ns.
+    /// Time until which a stranger's file system counts as present, ns.
     static UNTIL: AtomicU64 = AtomicU64::new(0);
     /// Ticks at which the list was last seen without one.
     static NONE: AtomicU64 = AtomicU64::new(0);
@@ -278,13 +281,16 @@ fn may_hang(pid: u32) -> Option<User> {
     let serves = || {
         let now = now();
         let until = UNTIL.load(Ordering::Relaxed);
-        if now >= until && programs_serve() {
+        if now >= until && strangers_serve(now) {
             UNTIL.store(now + AFTER_NS, Ordering::Relaxed);
             return true;
         }
         now < until
     };
-    programs_may_serve(&NONE, serves).then(|| user_of(pid, now()))
+    if !strangers_may_serve(&NONE, serves) {
+        return None;
+    }
+    stranger(pid, now())
 }
 
 /// Cuts ranges into portions that an errand reads at once.
@@ -352,56 +358,26 @@ fn in_turn(
     Ok(done)
 }
 
-/// Reads a file of a process in `/proc` at its current position, as [`read_ranges`] does.
-///
-/// # Errors
-/// Those of the read, and `TimedOut` where it was given up.
-pub(super) fn read_file(pid: u32, file: &File, to: &mut [u8]) -> Option<io::Result<usize>> {
-    if is_silent(pid) {
-        return Some(Err(refused(NO_ANSWER)));
-    }
-    let user = may_hang(pid)?;
-    let read = ask(pid, user, &Asked::File(file), to);
-    // A thread that decodes has given up passing files on.
-    let refused = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
-    (!read.as_ref().is_err_and(refused)).then_some(read)
-}
-
-/// Finds the file of a link of a process in `/proc`, by `O_PATH`, as [`read_ranges`] reads.
-///
-/// # Errors
-/// Those of finding it, and `TimedOut` where that was given up.
-pub(super) fn find(pid: u32, link: &str) -> Option<io::Result<File>> {
-    if is_silent(pid) {
-        return Some(Err(refused(NO_ANSWER)));
-    }
-    let user = may_hang(pid)?;
-    let found = || {
-        let link = CString::new(link)?;
-        let number = ask(pid, user, &Asked::Find(&link), &mut [])?;
-        let errand = OWN.with_borrow(|own| own.as_ref().map(|errand| errand.pid));
-        let errand = errand.ok_or(io::ErrorKind::NotFound)?;
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(libc::O_PATH);
-        options.open(format!("/proc/{errand}/fd/{number}"))
-    };
-    Some(found())
-}
-
-/// Reads the file of a process's memory at a place, as [`read_ranges`] does.
+/// Reads a file of a process in `/proc`, at a place or at its current position, as [`read_ranges`] does.
 ///
 /// # Errors
 /// Those of the first read, and `TimedOut` where the read was given up.
-pub(super) fn read_memory(
+pub(super) fn read_file(
     pid: u32,
     file: &File,
-    at: u64,
+    at: Option<u64>,
     to: &mut [u8],
 ) -> Option<io::Result<usize>> {
     if is_silent(pid) {
         return Some(Err(refused(NO_ANSWER)));
     }
     let user = may_hang(pid)?;
+    let Some(at) = at else {
+        let read = ask(pid, user, &Asked::File(file), to);
+        // A thread that decodes has given up passing files on.
+        let refused = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
+        return (!read.as_ref().is_err_and(refused)).then_some(read);
+    };
     let portions = portions(std::iter::once((at, to.len())));
     Some(in_turn(&portions, to, |portion, to| {
         let from = portion.first().map(|(at, _)| *at);

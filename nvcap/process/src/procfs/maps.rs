@@ -1,8 +1,11 @@
 //! `/proc/PID/maps`, line by line.
 
-use std::io::{self, Read};
+use std::{
+    fs::File,
+    io::{self, Read},
+};
 
-use super::chosen::Text;
+use super::{errands, of_process};
 
 /// One line: a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,12 +84,13 @@ pub fn each_line(
     between: &mut dyn FnMut(),
     each: &mut dyn FnMut(Line<'_>),
 ) -> io::Result<()> {
-    // Behind a read of the memory that never ends this one may wait, too.
-    let mut file = Text::open(pid, "maps")?;
+    let mut file = File::open(of_process(pid, "maps"))?;
     let mut text = Vec::new();
     let mut piece = [0; 4096];
     loop {
-        let n = match file.read(&mut piece) {
+        // Behind a read of the memory that never ends this one may wait, too.
+        let by_errand = errands::read_file(pid, &file, None, &mut piece);
+        let n = match by_errand.unwrap_or_else(|| file.read(&mut piece)) {
             Ok(0) => break,
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,

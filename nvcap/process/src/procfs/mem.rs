@@ -41,7 +41,7 @@ impl Memory {
         if served::is_unreadable(self.pid, std::iter::once((at, to.len()))) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        match errands::read_memory(self.pid, &self.file, at, to) {
+        match errands::read_file(self.pid, &self.file, Some(at), to) {
             None => self.file.read_exact_at(to, at),
             Some(Ok(n)) if n == to.len() => Ok(()),
             Some(Ok(_)) => Err(io::Error::from_raw_os_error(libc::EIO)),

@@ -7,7 +7,6 @@
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
 //! - [`served`]: mappings of files that another program answers for, which are not read.
-//! - `chosen`: files that a process chose, found without a question to a program that serves them.
 //! - `errands`: reads that may never end, made by a process that can be left alone.
 //! - [`kernel_log`]: messages of the kernel.
 //! - [`births`]: numbers of new processes.
@@ -23,6 +22,7 @@
 use std::{
     fs,
     io::{self, Read as _},
+    os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
     path::Path,
     sync::LazyLock,
 };
@@ -30,7 +30,6 @@ use std::{
 pub mod auxv;
 pub mod births;
 pub mod budget;
-pub mod chosen;
 pub mod environ;
 mod errands;
 pub mod kernel_log;
@@ -72,7 +71,7 @@ pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
 const MOST_COMMAND_LINE: u64 = 4096;
 
 /// The command line of a process, its arguments divided by spaces, cut where it is very long; none where the process is gone or has
-/// none. The kernel reads it only from memory without a file (CVE-2018-1120).
+/// none. The kernel reads it only from memory without a file (CVE-2018-1120), so that no program can delay the answer.
 pub fn command_line(pid: u32) -> Option<String> {
     let text = arguments(pid)?.join(" ");
     let text = text.trim_end();
@@ -81,7 +80,7 @@ pub fn command_line(pid: u32) -> Option<String> {
 
 /// The arguments of a process, as [`command_line`] has them.
 pub fn arguments(pid: u32) -> Option<Vec<String>> {
-    let file = chosen::Text::open(pid, "cmdline").ok()?;
+    let file = fs::File::open(format!("/proc/{pid}/cmdline")).ok()?;
     let mut bytes = Vec::new();
     file.take(MOST_COMMAND_LINE).read_to_end(&mut bytes).ok()?;
     let words = bytes.split(|byte| *byte == 0);
@@ -237,12 +236,22 @@ pub fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
     fs::read_dir(of_process(pid, "fd"))
 }
 
-/// Opens a file whose path a process chose, where it is a regular file with this inode, if one is given. No other file is opened, because
-/// opening could act on a device, wait for the other end of a pipe, or for a program that serves the file.
-pub fn open_regular(path: impl AsRef<Path>, inode: Option<u64>) -> Option<fs::File> {
-    let found = chosen::Found::at(path.as_ref()).ok()?;
-    let fits = inode.is_none_or(|inode| inode == found.inode());
-    fits.then(|| found.open())?
+/// Opens a file whose path a process chose, where it is a regular file and `fits` accepts it. No other file is opened, because
+/// opening could act on a device, or wait for the other end of a pipe.
+pub fn open_regular(
+    path: impl AsRef<Path>,
+    fits: impl Fn(&fs::Metadata) -> bool,
+) -> Option<fs::File> {
+    let open = |path: &Path, flags: i32| {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(flags).open(path).ok()
+    };
+    // By this descriptor it can be asked for and opened, no more.
+    let seen = open(path.as_ref(), libc::O_PATH)?;
+    let regular = seen.metadata().ok().filter(fs::Metadata::is_file)?;
+    fits(&regular).then_some(())?;
+    let same = format!("/proc/self/fd/{}", seen.as_raw_fd());
+    open(Path::new(&same), libc::O_NONBLOCK | libc::O_NOCTTY)
 }
 
 /// The path by which a process's program is opened, wherever its file lies now; none where the program is not the file that is

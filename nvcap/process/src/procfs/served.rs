@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, OnceLock, PoisonError, RwLock};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::{exists, of_process};
 
@@ -28,8 +28,14 @@ type Number = (u32, u32);
 /// The device numbers of those file systems in a `mountinfo` that a program serves. A network's file systems are left out, because root mounts
 /// them.
 fn mounted(mountinfo: &str) -> BTreeSet<Number> {
-    let served = Mount::all(mountinfo).filter(Mount::is_served);
-    served.map(|mount| mount.number).collect()
+    let number = |line: &str| {
+        let (mount, system) = line.split_once(" - ")?;
+        let kind = system.split(' ').next()?;
+        (kind == "fuse" || kind.starts_with("fuse.")).then_some(())?;
+        let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    };
+    mountinfo.lines().filter_map(number).collect()
 }
 
 /// A device, from the hexadecimal form of `/proc/PID/maps`. None for the device of a disk, and for memory without a file. (A disk's file system,
@@ -110,17 +116,25 @@ const FSOPEN_CLOEXEC: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
 const FSMOUNT_CLOEXEC: u32 = 1;
 
-/// The FUSE file systems of this machine, each of which has a folder in the list, named by the minor number of its device; none where the list is not
-/// available.
-fn connections() -> Option<BTreeSet<Number>> {
-    let all = fs::read_dir(format!("/proc/self/fd/{}", list()?.as_raw_fd()));
-    let minor = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    let minors = all.ok()?.flatten().filter_map(minor);
-    Some(minors.map(|minor| (0, minor)).collect())
+/// The entries of the list. Each FUSE file system has a folder, named by the minor number of its device, that belongs to the user who mounted
+/// it.
+fn listed(list: &OwnedFd) -> Option<impl Iterator<Item = fs::DirEntry> + use<>> {
+    let all = fs::read_dir(format!("/proc/self/fd/{}", list.as_raw_fd()));
+    Some(all.ok()?.flatten())
 }
 
-/// True where a FUSE file system may be mounted. It is called before each read, and makes only one system call.
-pub(super) fn programs_serve() -> bool {
+/// The FUSE file systems of this machine; none where the kernel's list of them is not available.
+fn connections() -> Option<BTreeSet<Number>> {
+    let minor = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    let all = listed(list()?)?;
+    Some(all.filter_map(minor).map(|minor| (0, minor)).collect())
+}
+
+/// True where a FUSE file system may be mounted that another user than root serves. It is called before each read, and makes only one system
+/// call where there is no FUSE file system. `now`: time of a clock, ns.
+pub(super) fn strangers_serve(now: u64) -> bool {
+    /// Number of links of the list, time of the last look at it, and whether there were any strangers' file systems.
+    static KNOWN: Mutex<(u64, u64, bool)> = Mutex::new((0, 0, false));
     if !LOADED.load(Ordering::Relaxed) {
         static HAS_SYS: LazyLock<bool> = LazyLock::new(|| Path::new(SYS).exists());
         if *HAS_SYS && !Path::new(FUSE).exists() {
@@ -132,11 +146,23 @@ pub(super) fn programs_serve() -> bool {
         return true;
     };
     // SAFETY: zeros are a stat, which the kernel fills.
-    unsafe {
+    let links = unsafe {
         let mut of: libc::stat = std::mem::zeroed();
-        let looked = libc::fstat(list.as_raw_fd(), &raw mut of) == 0;
-        !looked || of.st_nlink as u64 > EMPTY_LINKS
+        match libc::fstat(list.as_raw_fd(), &raw mut of) {
+            0 => of.st_nlink as u64,
+            _ => return true,
+        }
+    };
+    if links <= EMPTY_LINKS {
+        return false;
     }
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.0 != links || now.saturating_sub(known.1) > LOOK_AGAIN_NS {
+        let strange = |entry: fs::DirEntry| entry.metadata().is_ok_and(|m| m.uid() != 0);
+        let any = listed(list).is_none_or(|mut all| all.any(strange));
+        *known = (links, now, any);
+    }
+    known.2
 }
 
 /// True once the kernel was seen to have FUSE.
@@ -145,6 +171,8 @@ const SYS: &str = "/sys/fs";
 const FUSE: &str = "/sys/fs/fuse";
 /// Number of links of an empty list.
 const EMPTY_LINKS: u64 = 2;
+/// Time after which the list is looked at again although its number of links has not changed, ns.
+const LOOK_AGAIN_NS: u64 = 100_000_000;
 
 /// The served file systems from which a process may have files. They are looked up at the first question. A new value is made for each look at
 /// the process's mappings.
@@ -186,76 +214,6 @@ impl Served {
     pub fn has(&self, device: &str) -> bool {
         number(device).is_some_and(|n| self.all.get_or_init(|| self.asked()).contains(&n))
     }
-}
-
-/// A line of a `mountinfo`: number of the mount, device and kind of its file system.
-struct Mount<'a> {
-    id: u64,
-    number: Number,
-    kind: &'a str,
-}
-
-impl Mount<'_> {
-    fn all(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
-        mountinfo.lines().filter_map(|line| {
-            let (mount, system) = line.split_once(" - ")?;
-            let mut words = mount.split(' ');
-            let id = words.next()?.parse().ok()?;
-            let (major, minor) = words.nth(1)?.split_once(':')?;
-            Some(Mount {
-                id,
-                number: (major.parse().ok()?, minor.parse().ok()?),
-                kind: system.split(' ').next()?,
-            })
-        })
-    }
-
-    fn is_served(&self) -> bool {
-        self.kind == "fuse" || self.kind.starts_with("fuse.")
-    }
-}
-
-/// True where a file on this mount may be served by a program: also through an overlay above such a file system, which a user may mount in a namespace
-/// of his own. `hosts`: mounts of the host and of nvcap, whose overlays are root's; `own`: those of the process.
-fn is_served_by(mount: u64, hosts: &[&str], own: &str) -> bool {
-    let hosts = || hosts.iter().flat_map(|text| Mount::all(text));
-    if let Some(of_host) = hosts().find(|m| m.id == mount) {
-        return of_host.is_served();
-    }
-    // A mount in no folder is in no list.
-    Mount::all(own).find(|m| m.id == mount).is_none_or(|m| {
-        let is_overlay_of_host = || hosts().any(|other| other.number == m.number);
-        m.is_served() || m.kind == "overlay" && !is_overlay_of_host()
-    })
-}
-
-/// True where whoever opens a file may wait for a program that serves it. `number`: its device; `mount`: the number of its mount; `pid`: the process that
-/// has it.
-pub(super) fn may_wait(pid: Option<u32>, number: Number, mount: u64) -> bool {
-    if !programs_serve() || shared_memory() == Some(number) {
-        return false;
-    }
-    let hosts = ["/proc/self/mountinfo", "/proc/1/mountinfo"].map(mountinfo);
-    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
-    let own = pid.map(|pid| mountinfo(&of_process(pid, "mountinfo")));
-    let is_known = || connections().is_some_and(|all| all.contains(&number));
-    is_served_by(mount, &hosts, &own.unwrap_or_default()) || is_known()
-}
-
-/// Device number of the kernel's own file system of shared memory, which holds no device files.
-pub(crate) fn shared_memory() -> Option<(u32, u32)> {
-    static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
-    *NUMBER.get_or_init(|| {
-        // SAFETY: a C string.
-        let fd = unsafe { libc::memfd_create(c"nvcap".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return None;
-        }
-        // SAFETY: a new descriptor that nobody else has.
-        let file = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-        let dev = file.metadata().ok()?.dev();
-        Some((libc::major(dev), libc::minor(dev)))
-    })
 }
 
 /// Ranges of processes' memory that were found to be unreadable, by process.
@@ -343,32 +301,6 @@ nonsense - fuse x
             ("nonsense", false),
         ] {
             assert_eq!(served.has(device), is_served, "{device}");
-        }
-    }
-
-    #[test]
-    fn files_that_may_be_served_by_their_mounts() {
-        let hosts = [
-            "22 1 8:2 / / rw - ext4 /dev/sda2 rw\n40 22 0:60 / /o rw - overlay o rw\n41 22 0:45 / /f rw - fuse.sshfs a rw",
-        ];
-        let own = "\
-50 1 0:60 / / rw - overlay o rw
-51 50 0:70 / /mine rw - overlay o rw
-52 50 0:71 / /tmp rw - tmpfs t rw
-53 50 0:72 / /f rw - fuse f rw";
-        for (mount, is_served) in [
-            (22, false),
-            (40, false),
-            (41, true),
-            // A container's root, which its runtime has mounted on the host.
-            (50, false),
-            // An overlay of its own; and a mount in no folder.
-            (51, true),
-            (52, false),
-            (53, true),
-            (54, true),
-        ] {
-            assert_eq!(is_served_by(mount, &hosts, own), is_served, "{mount}");
         }
     }
 

@@ -3,9 +3,9 @@
 use std::{
     cell::OnceCell,
     collections::HashMap,
-    fs::File,
+    fs::{File, Metadata},
     io::Read as _,
-    os::unix::fs::FileExt as _,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -22,7 +22,7 @@ use super::{
     dwarf::{Lines, Place},
     guard::guarded,
     left_out::{self, Room},
-    modules::{Mapped, not_opened},
+    modules::{Mapped, MappedFile, not_opened},
 };
 use crate::procfs::{mem::Memory, open_regular, served::Served};
 
@@ -137,8 +137,8 @@ impl Elf {
             return None;
         }
         let mut ways = mapped.paths(pid).into_iter();
-        // The device is not compared: on some file systems (btrfs, overlayfs) the two ways to read it give different numbers.
-        let opened = ways.find_map(|(path, check)| open_regular(path, check.then_some(file.inode)));
+        let opened =
+            ways.find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)));
         let Some(opened) = opened else {
             room.leave_out(not_opened(pid), file);
             log::debug!("process {pid}: {} cannot be opened", mapped.name);
@@ -342,6 +342,12 @@ fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Tells whether an opened file is the one that the mapping names. The device is not compared: on some file systems (btrfs, overlayfs) the
+/// two ways to read it give different numbers.
+fn is_file(opened: &Metadata, file: &MappedFile) -> bool {
+    opened.ino() == file.inode
+}
+
 fn parts<'d>(
     data: impl ReadRef<'d>,
     room: &Room,
@@ -423,7 +429,7 @@ fn find(symbols: &[Symbol], address: u64) -> Option<Symbol> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::modules::{MappedFile, at, of_process};
+    use crate::stacks::modules::{at, of_process};
 
     #[inline(never)]
     fn known_function() -> u64 {

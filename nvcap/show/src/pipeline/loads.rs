@@ -87,7 +87,7 @@ struct ProcessLoads {
 impl ProcessLoads {
     /// Forgets the names. False if nothing else is known.
     fn forget_names(&mut self) -> bool {
-        self.named = Named::default();
+        self.named.forget();
         !(self.pending.is_empty()
             && self.announced.is_empty()
             && self.making.is_empty()

@@ -27,6 +27,6 @@ fn main() -> ExitCode {
     own!(small_buffer few_descriptors no_descriptors little_memory few_processes stop_at_exit output_closed killed
         names_as_text names_of_programs
         floods threads_that_are_exported
-        budget_of_many_mappings many_that_do_not_answer lists_do_not_wait);
+        budget_of_many_mappings many_that_do_not_answer);
     run_all(&tests, live::needs::environment)
 }

@@ -373,39 +373,6 @@ pub fn many_that_do_not_answer() -> Result<()> {
     Ok(())
 }
 
-/// Commands that look at all processes do not wait for one whose file nobody answers for, or whose mappings are locked.
-pub fn lists_do_not_wait() -> Result<()> {
-    if std::fs::File::open("/dev/fuse").is_err() {
-        println!("NOT RUN own::lists_do_not_wait: no /dev/fuse");
-        return Ok(());
-    }
-    for mode in ["served::opened", "served::locked"] {
-        let folder = Folder::new()?;
-        let note = folder.file("server");
-        let mut command = Command::new(crate::run::target());
-        command.args([mode, "--files", "--go-on"]);
-        command.env(hostile::served::NOTE, &note);
-        let mut program = Running::start(command)?;
-        program.wait_until("nobody answers", |r| r.out().contains("silent\n"))?;
-        for args in [&[][..], &["counts", "-a", "--times", "1"]] {
-            let mut nvcap = crate::run::nvcap()?;
-            nvcap.args(args).env("NVCAP_DEVICES_BY_NAME", "1");
-            let nvcap = Running::start(nvcap)?.end();
-            let nvcap = nvcap.with_context(|| format!("{mode}: nvcap {args:?}"))?;
-            let (out, pid) = (
-                String::from_utf8_lossy(&nvcap.out),
-                program.pid().to_string(),
-            );
-            let is_named = out.split_whitespace().any(|word| word == pid);
-            ensure!(is_named, "{mode}: {args:?}: {out}{}", nvcap.err);
-        }
-        end_noted_server(&note)?;
-        program.go()?;
-        program.end().context(mode)?;
-    }
-    Ok(())
-}
-
 /// The most memory of a trace of a flood: what nvcap has of its own, and the bounds of docs/security.md for one process.
 const FLOODED: u64 = 512 << 20;
 /// The most memory of an export of one, whatever the recording has.

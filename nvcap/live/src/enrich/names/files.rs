@@ -476,7 +476,7 @@ fn sample(code: &[u8], which: u16) -> Sample {
 
 /// Opens a mapped file; none if it was replaced by another file, or is no regular file.
 fn open(way: &str, inode: u64) -> Option<File> {
-    procfs::open_regular(way, Some(inode))
+    procfs::open_regular(way, |data| data.ino() == inode)
 }
 
 /// An architecture of the generation of this machine's GPUs, by the compute class of their chips (open-gpu-doc, `cl*c0.h`); none where the

@@ -4,6 +4,7 @@
 //! reads no device registers, wherever a word may lead. Large searches are split over threads.
 
 use std::{
+    fs::File,
     io,
     sync::{
         Mutex,
@@ -16,8 +17,11 @@ use std::{
 use crate::enrich::present;
 use nvcap_decode::cubin::HEADS;
 use nvcap_decode::wire::words::u64s;
-pub(crate) use nvcap_process::procfs::mem::{Ordinary, ReadMemory};
-use nvcap_process::{clock, memory::maps, procfs::chosen::Text};
+pub(crate) use nvcap_process::procfs::{
+    self,
+    mem::{Ordinary, ReadMemory},
+};
+use nvcap_process::{clock, memory::maps};
 
 /// Bytes that are read at once: they stay in a core's cache while they are searched.
 const CHUNK: usize = 512 << 10;
@@ -104,11 +108,11 @@ pub(crate) fn areas(pid: u32) -> io::Result<Vec<Run>> {
 
 /// Returns the parts of these areas that are present.
 pub(crate) fn present(pid: u32, areas: &[Run]) -> Vec<Run> {
-    let mut pages = Text::open(pid, "pagemap").ok();
+    let pages = File::open(procfs::of_process(pid, "pagemap")).ok();
     let mut all = Vec::new();
     let mut searched = 0;
     for area in areas {
-        for (start, end) in present::pages(pages.as_mut(), area.start, area.end) {
+        for (start, end) in present::pages(pages.as_ref(), area.start, area.end) {
             if searched < MOST_SEARCHED {
                 searched += end - start;
                 all.push(Run { start, end });

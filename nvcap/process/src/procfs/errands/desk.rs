@@ -1,6 +1,5 @@
 //! An errand and its desk: the memory that tells the errand what to read, and that receives the bytes.
 
-use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
@@ -17,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(5);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The most ranges that one errand reads, and the most bytes of them.
 pub(super) const MOST_RANGES: usize = 256;
-pub(in super::super) const MOST_BYTES: usize = 256 << 10;
+pub(super) const MOST_BYTES: usize = 256 << 10;
 /// Bytes of an errand's stack.
 const STACK: usize = 64 << 10;
 
@@ -48,8 +47,6 @@ struct Desk {
     file: AtomicU32,
     /// Place in the file; all ones for the file's current position.
     offset: AtomicU64,
-    /// 1 where the buffer has the path of a file to find.
-    find: AtomicU32,
     /// Number of ranges, and sum of their bytes.
     ranges: AtomicU32,
     bytes: AtomicU32,
@@ -75,8 +72,6 @@ pub(super) enum Asked<'a> {
     Thread(u32, &'a [Range]),
     File(&'a File),
     Memory(u32, &'a File, u64),
-    /// No read: the file of a path, which the errand then has open by `O_PATH`.
-    Find(&'a CStr),
 }
 
 /// Makes a system call without libc, which would write `errno`: the errand shares the thread-local memory of the thread that
@@ -172,18 +167,6 @@ fn read_at(at: *mut Desk, nvcap: isize) -> isize {
     let thread = desk.thread.load(Ordering::Relaxed) as usize;
     let count = desk.ranges.load(Ordering::Relaxed) as usize;
     let len = desk.bytes.load(Ordering::Relaxed) as usize;
-    if desk.find.load(Ordering::Relaxed) == 1 {
-        // SAFETY: this process's own descriptors; a path that ends with a zero.
-        return unsafe {
-            // The file that was found before.
-            call(
-                libc::SYS_close_range,
-                [nvcap as usize + 1, u32::MAX as usize, 0, 0, 0, 0],
-            );
-            let (here, flags) = (libc::AT_FDCWD as usize, libc::O_PATH | libc::O_CLOEXEC);
-            call(libc::SYS_openat, [here, buffer, flags as usize, 0, 0, 0])
-        };
-    }
     let local = libc::iovec {
         iov_base: std::ptr::with_exposed_provenance_mut(buffer),
         iov_len: len,
@@ -314,18 +297,7 @@ impl Errand {
     ) -> io::Result<Option<isize>> {
         let at = self.desk.load(Ordering::Relaxed);
         let desk = self.desk();
-        let find = matches!(from, Asked::Find(_));
-        desk.find.store(u32::from(find), Ordering::Relaxed);
         match *from {
-            Asked::Find(path) => {
-                // SAFETY: as below.
-                let buffer = unsafe { &mut (*at).buffer };
-                let bytes = path.to_bytes_with_nul();
-                let place = buffer.get_mut(..bytes.len());
-                place
-                    .ok_or(io::ErrorKind::InvalidInput)?
-                    .copy_from_slice(bytes);
-            }
             Asked::Thread(thread, ranges) => {
                 // SAFETY: the errand does not touch the ranges before it is asked.
                 let places = unsafe { &mut (*at).range };

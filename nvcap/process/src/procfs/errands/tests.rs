@@ -274,13 +274,13 @@ fn the_bound_of_all() {
     assert!(!all.is_full(Some(99)));
 }
 
-/// An empty list of file systems is not looked at before each of many reads, but again after a moment; a list with a file system is
-/// looked at before each read.
+/// An empty list of file systems is not looked at before each of many reads, but again after a moment; a list with a stranger's file system
+/// is looked at before each read.
 #[test]
 fn the_list_is_looked_at_once_in_a_while() {
     let (looked, mut looks) = (AtomicU64::new(0), 0);
     for _ in 0..10_000 {
-        assert!(!programs_may_serve(&looked, || {
+        assert!(!strangers_may_serve(&looked, || {
             looks += 1;
             false
         }));
@@ -289,6 +289,6 @@ fn the_list_is_looked_at_once_in_a_while() {
     let later = ticks().wrapping_sub(KNOWN_TICKS);
     looked.store(later, Ordering::Relaxed);
     for _ in 0..100 {
-        assert!(programs_may_serve(&looked, || true));
+        assert!(strangers_may_serve(&looked, || true));
     }
 }

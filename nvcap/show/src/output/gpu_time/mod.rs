@@ -14,6 +14,7 @@ use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{ChannelId, Record};
 
+mod channel_time;
 mod coverage;
 mod durations;
 pub mod earlier;
@@ -35,6 +36,7 @@ mod waits;
 pub(crate) mod when;
 pub mod work;
 
+use channel_time::ChannelTime;
 use coverage::Coverage;
 pub(crate) use durations::Durations;
 use earlier::{Earlier, Look};
@@ -83,30 +85,6 @@ struct Row {
     /// Known times of all these entries, and their total time; `None` until the end, and where none is timed.
     works: Works,
     total: Option<Total>,
-}
-
-/// Account of a channel's time.
-#[derive(Clone, Debug, Default)]
-struct ChannelTime {
-    pid: u32,
-    engine: Engine,
-    gpu: Option<u32>,
-    work: Intervals,
-    /// Time of entries in the ring before the GPU began them: the middle between the least and the most that it can be, and these two.
-    queued: Durations,
-    queued_least: Durations,
-    queued_most: Durations,
-    /// The sum of the channel's waits for semaphores, ns.
-    waited_ns: u64,
-    /// Number of entries whose times are known, and their sum, ns.
-    timed: (u64, u64),
-}
-
-impl ChannelTime {
-    /// Returns the mean time of the entries whose times are known, ns; `u64::MAX` where there are none.
-    fn mean_ns(&self) -> u64 {
-        self.timed.1.checked_div(self.timed.0).unwrap_or(u64::MAX)
-    }
 }
 
 /// Number of entries with work, and of those whose times are known.

@@ -24,8 +24,8 @@ pub(super) struct Open {
     until: HashMap<ChannelId, u64>,
     /// Channels by the time up to which their work is taken to go on: `until`, but at most [`LONGEST_NS`] from its begin.
     by_time: BTreeSet<(u64, ChannelId)>,
-    /// Of each channel in `by_time`: its time there, ns, and the time that its work still takes if it is like the timed works of its channel, ns;
-    /// `u64::MAX` where none is timed.
+    /// The time of each channel in `by_time`, ns, and the time that its work still takes if it is like the timed works of its channel, ns; `u64::MAX`
+    /// where none is timed.
     taken: HashMap<ChannelId, (u64, u64)>,
 }
 

@@ -83,6 +83,13 @@ impl Named {
         }
     }
 
+    /// Forgets all names, not which code lies where.
+    pub(super) fn forget(&mut self) {
+        self.codes.values_mut().for_each(|code| code.names.clear());
+        self.coming.clear();
+        (self.names, self.variables) = (0, 0);
+    }
+
     /// Gives code the names whose times have come, by the time of the records.
     pub(super) fn until(&mut self, time: u64) {
         while let Some(first) = self.coming.first_entry().filter(|e| e.key().0 <= time) {
