@@ -205,7 +205,7 @@ graph 0: 2 nodes, 3000 replays, 501 us each, p99 501 us (process 4711)
 
 worked% waited%  empty%  depth  queued           of
    99.8     0.0       0                          GPU 0
-   99.8     0.0       0 1202.8  611 ms           channel 0 (gr), process 4711
+   99.8     0.0       0 1202.8  603 ms           channel 0 (gr), process 4711
 (parts of each line's own time, which begins with its first work; worked:
  something ran; waited: work was there and waited for a semaphore;
  empty: nothing was submitted; the rest: work was on its way; depth: mean
