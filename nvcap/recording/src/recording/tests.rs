@@ -9,9 +9,8 @@ mod snapshot;
 mod switches;
 mod zeros;
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
+use std::sync::Arc;
 
 use self::made::{skipped, trapped};
 use super::*;
