@@ -63,7 +63,6 @@ const MAGICS: &[(&[u8], &str)] = &[
     ),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     (b"%PDF-", "a PDF document"),
-    (b"{", JSON),
     (b"PHASE ", "a file of phases (--phases)"),
     (b"channel ", "a file of channels (--channels)"),
     (b"doorbell ", "a file of channels (--channels)"),
@@ -110,8 +109,13 @@ pub fn by_head(head: &[u8]) -> Kind {
     if lines.any(|l| l.starts_with(b"IOCTL /dev/") || l.starts_with(b"MMAP /dev/")) {
         return Kind::IoctlLog;
     }
-    if head.starts_with(b"{") && CHROME.iter().any(|key| contains(head, key)) {
+    // torch.profiler begins with an empty line.
+    let json = head.trim_ascii_start().starts_with(b"{");
+    if json && CHROME.iter().any(|key| contains(head, key)) {
         return Kind::Kineto;
+    }
+    if json {
+        return Kind::Other(Some(JSON));
     }
     if head.starts_with(b"SQLite format 3\0") {
         return Kind::Sqlite;
@@ -229,7 +233,9 @@ mod tests {
     #[test]
     fn files_of_other_profilers_are_named() {
         let kineto = b"{\n  \"schemaVersion\": 1,\n  \"deviceProperties\": [";
-        for head in [&kineto[..], b"{\"traceEvents\":[]}"] {
+        // As torch.profiler really begins.
+        let real = b"\n{\n  \"schemaVersion\": 1,";
+        for head in [&kineto[..], real, b"{\"traceEvents\":[]}"] {
             assert_eq!(by_head(head), Kind::Kineto);
         }
         assert_eq!(by_head(b"SQLite format 3\0\x10\0"), Kind::Sqlite);

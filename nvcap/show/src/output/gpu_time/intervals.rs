@@ -65,8 +65,8 @@ pub(super) struct Intervals {
     /// Works that may go on at unknown times, of all and of those that are no copies.
     open: Open,
     open_kernels: Open,
-    /// True if the last stretch was submitted while the one before it ran.
-    ahead: bool,
+    /// True if the last stretch was submitted while the one before it ran: for certain, and possibly.
+    ahead: (bool, bool),
     /// Sum of the union, ns.
     pub busy_ns: u64,
     /// Sum of all stretches, ns: more where they overlap.
@@ -159,7 +159,9 @@ impl Intervals {
 
     fn sum_up(&mut self, of: Stretch, coverage: &Coverage) {
         self.add_sum(&of, coverage);
-        let is_ahead = self.begun && of.there.is_some_and(|(_, latest)| latest < self.last);
+        let there = of.there.filter(|_| self.begun);
+        let is_ahead = there.map(|(earliest, latest)| (latest < self.last, earliest < self.last));
+        let is_ahead = is_ahead.unwrap_or_default();
         if !self.begun {
             (self.begun, self.last) = (true, of.begin);
         }
@@ -214,7 +216,10 @@ impl Intervals {
             ns,
             empty_ns,
             waited_ns,
-            dry_ns: if self.ahead { empty_ns } else { (0, 0) },
+            dry_ns: (
+                if self.ahead.0 { empty_ns.0 } else { 0 },
+                if self.ahead.1 { empty_ns.1 } else { 0 },
+            ),
         };
         let sum = &mut self.idle;
         for (sum, ns) in [
@@ -309,6 +314,22 @@ mod tests {
         all.finish(&ALL());
         assert_eq!(all.idle.empty_ns, (160, 160));
         assert_eq!(all.idle.dry_ns, (0, 0));
+    }
+
+    #[test]
+    fn a_gap_behind_work_that_may_have_been_queued_may_be_the_end_of_a_queue() {
+        let mut all = Intervals::default();
+        // A copy behind a kernel: it was found after the kernel's end, and not at the look before, while the kernel ran.
+        all.add(stretch(100, 200, Some(50)), &ALL());
+        let copy = Stretch {
+            there: Some((150, 204)),
+            ..stretch(205, 210, None)
+        };
+        all.add(copy, &ALL());
+        all.add(stretch(300, 400, Some(290)), &ALL());
+        all.finish(&ALL());
+        assert_eq!(all.idle.empty_ns, (80, 84));
+        assert_eq!(all.idle.dry_ns, (0, 80));
     }
 
     #[test]

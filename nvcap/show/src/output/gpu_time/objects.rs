@@ -168,6 +168,7 @@ fn durations(row: &Row) -> Value {
 fn work(w: &Intervals, is_sample: bool) -> Value {
     json!({
         "span_ns": w.span_ns(), "busy_ns": w.busy_ns, "sum_ns": w.sum_ns, "idle_ns": w.idle.ns, "unknown_ns": w.unknown_ns,
+        "unknown_about_ns": w.unknown_about_ns, "untold_ns": w.untold_ns(),
         "waited_ns": w.idle.waited_ns, "nothing_there_least_ns": w.idle.empty_ns.0, "nothing_there_most_ns": w.idle.empty_ns.1,
         "ran_dry_least_ns": w.idle.dry_ns.0, "ran_dry_most_ns": w.idle.dry_ns.1,
         "busy_share_error": w.share_error().filter(|_| is_sample),
