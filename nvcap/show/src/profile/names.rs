@@ -22,7 +22,9 @@ pub(super) fn form(name: &str) -> String {
         } else if is_word(c) {
             let end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
             let (word, behind) = rest.split_at(end);
-            form.push_str(word);
+            if !is_inner_result(&form, word, behind) {
+                form.push_str(word);
+            }
             rest = behind;
         } else {
             form.push(c);
@@ -34,6 +36,18 @@ pub(super) fn form(name: &str) -> String {
 
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
+}
+
+/// Tells whether a word is the result of a function within whose name a type lies: some demanglers write `void` in `k<void f<int>(int)::{lambda}>`,
+/// others do not. `before`, `behind`: what stands there.
+fn is_inner_result(before: &str, word: &str, behind: &str) -> bool {
+    let next = behind.trim_start();
+    let is_name = next.len() < behind.len() && next.starts_with(is_word);
+    let qualifies = ["const", "volatile"].iter().any(|q| {
+        next.strip_prefix(q)
+            .is_some_and(|rest| !rest.starts_with(is_word))
+    });
+    word == "void" && before.ends_with(['<', ',', '(']) && is_name && !qualifies
 }
 
 /// A literal at the begin of a template argument, without its type: `(int)4`, `4ul`. `before`: what stands before it.
@@ -96,6 +110,16 @@ mod tests {
             form(softmax)
         );
         assert_eq!(form("k<(Kind)-3, -3l>"), "k<-3,-3>");
+        // As torch.profiler has it, and as nvcap has it (seen on an H200).
+        let lambda = "at::native::gpu_kernel_impl_nocast<F>(at::TensorIteratorBase&, F const&)::{lambda(int)#1}";
+        assert_eq!(
+            form(&format!("void k<128, void {lambda}>(int, void {lambda})")),
+            form(&format!("void k<128, {lambda}>(int, {lambda})")),
+        );
+        assert_eq!(
+            form("void k<void>(void const*, void (*)(int))"),
+            "void k<void>(void const*,void(*)(int))"
+        );
     }
 
     #[test]
