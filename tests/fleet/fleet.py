@@ -356,8 +356,10 @@ class Fleet:
         queries = re.findall(r"^    (.*DCGM_FI_DEV_GPU_UTIL.*?)\s*(?:#.*)?$", page, re.M)
         assert len(queries) == 2, queries
         for query in queries:
-            rows = until(f"it has rows: {query}", lambda query=query: self.prometheus.ask(query))
-            assert UUIDS[0] in {labels.get("UUID") for labels, _ in rows} <= set(UUIDS), rows
+            # A query that multiplies has no row of a GPU of which one of the two metrics has none at the moment.
+            of_gpus = lambda query=query: {labels.get("UUID") for labels, _ in self.prometheus.ask(query)}  # noqa: E731
+            until(f"it has a row of the busy GPU: {query}", lambda of_gpus=of_gpus: UUIDS[0] in of_gpus())
+            assert of_gpus() <= set(UUIDS), of_gpus()
         self.wait_for_truth()
         self.panels.ask()
 
