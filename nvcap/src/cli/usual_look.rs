@@ -2,10 +2,8 @@
 
 use nvcap_monitor::dump::DumpOptions;
 use nvcap_process::memory::scan::Effort;
+use nvcap_show::output::gpu_time::earlier::MOST;
 use nvcap_show::output::message::tell;
-
-/// The most processes that a trace looks at so: a look costs milliseconds.
-const MOST: usize = 32;
 
 /// Returns the processes that are looked at, those of `first` before others, and says how many are not.
 pub(super) fn few(mut pids: Vec<u32>, first: &[u32]) -> Vec<u32> {

@@ -127,15 +127,12 @@ pub fn resident(pid: u32) -> Result<u64> {
 
 /// Entries of all hash maps that a process has open, by the maps' names.
 pub fn map_entries(pid: u32) -> Result<BTreeMap<String, u64>> {
-    let folder = format!("/proc/{pid}/fdinfo");
-    let mut ids = BTreeSet::new();
-    for file in std::fs::read_dir(&folder).context(folder)?.flatten() {
-        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
-        let id = text.lines().find_map(|l| l.strip_prefix("map_id:"));
-        ids.extend(id.and_then(|id| id.trim().parse::<u32>().ok()));
-    }
+    let infos = descriptor_infos(pid)?;
+    let ids = infos.iter().filter_map(|text| number(text, "map_id:"));
+    let ids: BTreeSet<u64> = ids.collect();
     let mut all = BTreeMap::new();
     for id in ids {
+        let id = u32::try_from(id)?;
         let (name, entries) = entries_of(id).with_context(|| format!("map {id}"))?;
         *all.entry(name).or_default() += entries;
     }
@@ -180,15 +177,21 @@ pub fn is_there(pid: u32) -> bool {
 
 /// Instructions that the kernel's verifier went through for each BPF program that a process has open, by the program's number. Empty before Linux 5.16.
 pub fn verified_instructions(pid: u32) -> Result<BTreeMap<u64, u64>> {
+    let of = |text: &String| number(text, "prog_id:").zip(number(text, "verified_insns:"));
+    Ok(descriptor_infos(pid)?.iter().filter_map(of).collect())
+}
+
+/// Texts of what the kernel tells of each descriptor of a process.
+fn descriptor_infos(pid: u32) -> Result<Vec<String>> {
     let folder = format!("/proc/{pid}/fdinfo");
-    let mut all = BTreeMap::new();
-    for file in std::fs::read_dir(&folder).context(folder)?.flatten() {
-        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
-        let number = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|n| n.trim().parse::<u64>().ok())
-        };
-        all.extend(number("prog_id:").zip(number("verified_insns:")));
-    }
-    Ok(all)
+    let files = std::fs::read_dir(&folder).context(folder)?.flatten();
+    Ok(files
+        .filter_map(|file| std::fs::read_to_string(file.path()).ok())
+        .collect())
+}
+
+/// Number behind a word at the begin of a line.
+fn number(text: &str, word: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(word))?;
+    line.trim().parse().ok()
 }

@@ -8,7 +8,7 @@ use crate::output::plural::plural_of;
 use nvcap_decode::record::{Life, Process, Record};
 
 /// The most processes that are looked at: a look costs milliseconds.
-const MOST: usize = 32;
+pub const MOST: usize = 32;
 
 /// A look at processes, by their ids: those whose work has not ended.
 pub type Look = Box<dyn FnOnce(&[u32]) -> Vec<Work>>;

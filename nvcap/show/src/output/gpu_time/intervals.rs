@@ -172,7 +172,9 @@ impl Intervals {
         };
         let (_, kernels_ns) = unknown(&self.open_kernels);
         let (until, ns) = unknown(&self.open);
-        if let Some(about) = self.open.passes(self.last, ns, of.channel) {
+        if ns > 0
+            && let Some(about) = self.open.passes(self.last, ns, of.channel)
+        {
             self.unknown_about_ns = self.unknown_about_ns.saturating_add(about);
             self.estimated_ns = self.estimated_ns.saturating_add(ns);
         }

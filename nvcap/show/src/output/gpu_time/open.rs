@@ -45,28 +45,26 @@ impl Open {
     /// timed ones of their channels; `None` where nothing tells how long one of them takes.
     pub(super) fn passes(&mut self, from: u64, ns: u64, next: ChannelId) -> Option<u64> {
         let going = self.by_time.iter().rev();
-        let going = going.take_while(|(until, channel)| *until > from || *channel == next);
-        let channels: Vec<ChannelId> = going
-            .map(|(_, channel)| *channel)
+        let others = going.take_while(|(until, _)| *until > from);
+        let others = others.map(|(_, channel)| *channel);
+        // Its own work may go on for longer than others' are taken to.
+        let own = self.until.get(&next).filter(|until| **until > from);
+        let channels: Vec<ChannelId> = { own.map(|_| next).into_iter() }
+            .chain(others.filter(|channel| *channel != next))
             .take(MOST_AT_ONCE)
             .collect();
-        let mut longest = Some(0);
+        let mut longest = (channels.len() < MOST_AT_ONCE).then_some(0);
         for channel in &channels {
-            let Some((_, about)) = self.taken.get_mut(channel) else {
-                continue;
-            };
-            match *about {
-                u64::MAX => longest = None,
-                about => longest = longest.map(|l: u64| l.max(about)),
-            }
-            if *about != u64::MAX {
-                *about = about.saturating_sub(ns);
+            match self.taken.get_mut(channel) {
+                Some((_, u64::MAX)) => longest = None,
+                Some((_, about)) => {
+                    longest = longest.max(longest.map(|_| *about));
+                    *about = about.saturating_sub(ns);
+                }
+                None => {}
             }
         }
-        // A work of its own channel may go on for longer than others are taken to.
-        longest
-            .filter(|_| channels.len() < MOST_AT_ONCE)
-            .map(|l| l.min(ns))
+        longest.map(|l: u64| l.min(ns))
     }
 
     /// Takes the next work of a channel: what the channel did before has ended. `about`: the time that it takes if it is like the timed works of its
