@@ -37,10 +37,10 @@ pub(super) struct Unresolved {
     pub moved: bool,
 }
 
-/// Finds the channels in libcuda's layout, however fast they move: the entry before GP_PUT must be a segment in mapped memory,
-/// which does not change with the entries behind it. Slots that are all zero are channels if a used slot lies behind them. A
-/// place that looks like a USERD and has no such entry is put into `unresolved`, by its address. Slots whose rings are `known`
-/// are not read again, because no ring is followed during the search.
+/// Finds the channels in libcuda's layout, however fast they move: the entry before GP_PUT must be a segment in mapped memory, whether nvcap
+/// reads that memory or not. It does not change with the entries behind it. Slots that are all zero are channels if a used slot lies behind
+/// them. A place that looks like a USERD and has no such entry is put into `unresolved`, by its address. Slots whose rings are `known` are
+/// not read again, because no ring is followed during the search.
 pub(super) fn slots(
     memory: &impl ReadMemory,
     areas: &[Area],
@@ -115,7 +115,7 @@ impl Slot {
         let newest = u64::from(put.wrapping_sub(1) % scan::ENTRIES);
         let entry = memory.word(ring + 8 * newest).ok()?;
         let segment = entry::segment_of(entry, 0);
-        slot.used = segment.is_some_and(|(at, len)| places.holds(at.0, u64::from(len)));
+        slot.used = segment.is_some_and(|(at, len)| places.has(at.0, u64::from(len)));
         Some(slot)
     }
 }
@@ -162,6 +162,27 @@ mod tests {
         ];
         assert_eq!(areas[0].device(), Some(Device::Gpu(3)));
         areas
+    }
+
+    /// Submissions whose pushbuffer nvcap may not read are submissions: their channel is found, and what cannot be read is counted there.
+    #[test]
+    fn a_ring_whose_newest_entry_points_to_served_memory_is_a_channel() {
+        let mut areas = areas();
+        let mut memory = Words(BTreeMap::new());
+        memory.set(
+            0,
+            58,
+            entry::segment(GpuVa(PUSHBUFFER), 64, false, false, false),
+        );
+        let found = |areas: &[Area]| {
+            let mut unresolved = BTreeMap::new();
+            let found = slots(&memory, areas, &BTreeSet::new(), &mut unresolved);
+            (found.len(), unresolved.len())
+        };
+        (areas[1].read, areas[1].served) = (false, true);
+        assert_eq!(found(&areas), (1, 0));
+        areas[1].served = false;
+        assert_eq!(found(&areas), (0, 1));
     }
 
     #[test]

@@ -4,10 +4,7 @@ use std::{
     ffi::{CStr, CString},
     fs,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{FileTypeExt, MetadataExt},
-    },
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::Path,
     sync::OnceLock,
 };
@@ -80,18 +77,42 @@ fn checked_as(
 ) -> Option<Device> {
     let found = files
         .iter()
-        .filter_map(|file| fs::metadata(file).ok())
-        .find(|m| inode.is_none_or(|i| i == m.ino()));
+        .filter_map(|file| about_path(file))
+        .find(|about| inode.is_none_or(|i| i == about.inode));
     match found {
         None => Some(name),
-        Some(m) if m.file_type().is_char_device() => of_number(name, m.rdev(), majors()),
+        Some(about) if about.is_device() => of_number(name, about.number, majors()),
         Some(_) => by_name.then_some(name),
     }
 }
 
-/// Type and device number of a file, without waiting for a file that another process serves. `file`: a path from `folder`; where it is empty,
-/// `folder` is the file itself.
-fn about(folder: RawFd, file: &CStr) -> Option<(u32, u64)> {
+/// Facts about a file.
+#[derive(Clone, Copy, Debug)]
+struct About {
+    /// Type, as in `S_IFMT`.
+    kind: u32,
+    /// Device number; 0 where the file is no device.
+    number: u64,
+    inode: u64,
+}
+
+impl About {
+    fn is_device(self) -> bool {
+        self.kind == libc::S_IFCHR
+    }
+}
+
+/// Returns what is known of a file, as [`about`] does.
+fn about_path(file: &Path) -> Option<About> {
+    about(
+        libc::AT_FDCWD,
+        &CString::new(file.as_os_str().as_bytes()).ok()?,
+    )
+}
+
+/// Returns what the kernel knows of a file, without waiting for a file that another process serves. `file`: a path from `folder`; where it is
+/// empty, `folder` is the file itself.
+fn about(folder: RawFd, file: &CStr) -> Option<About> {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut about: libc::statx = unsafe { std::mem::zeroed() };
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
@@ -101,12 +122,15 @@ fn about(folder: RawFd, file: &CStr) -> Option<(u32, u64)> {
             folder,
             file.as_ptr(),
             flags,
-            libc::STATX_TYPE,
+            libc::STATX_TYPE | libc::STATX_INO,
             &raw mut about,
         )
     };
-    let number = libc::makedev(about.stx_rdev_major, about.stx_rdev_minor);
-    (result == 0).then(|| (u32::from(about.stx_mode) & libc::S_IFMT, number))
+    (result == 0).then(|| About {
+        kind: u32::from(about.stx_mode) & libc::S_IFMT,
+        number: libc::makedev(about.stx_rdev_major, about.stx_rdev_minor),
+        inode: about.stx_ino,
+    })
 }
 
 /// The driver's major numbers. They stay the same while the driver is loaded.
@@ -124,16 +148,12 @@ fn known_majors() -> (u32, u32) {
 /// Returns the driver's device that a file is, whatever the file's name: a device file may be mounted under any name. None where the file is no
 /// device of the driver's, or may not be looked at.
 pub(crate) fn of_file(file: &Path) -> Option<Device> {
-    let file = CString::new(file.as_os_str().as_bytes()).ok()?;
-    let (kind, number) = about(libc::AT_FDCWD, &file)?;
-    if kind != libc::S_IFCHR {
-        return None;
-    }
+    let about = about_path(file).filter(|about| about.is_device())?;
     let majors = known_majors();
-    if majors.1 != 0 && libc::major(number) == majors.1 {
+    if majors.1 != 0 && libc::major(about.number) == majors.1 {
         return Some(Device::Uvm);
     }
-    of_number(Device::Control, number, majors)
+    of_number(Device::Control, about.number, majors)
 }
 
 /// Device number of the kernel's own file system of shared memory, which holds no device files.
@@ -155,8 +175,8 @@ pub(crate) fn shared_memory() -> Option<(u32, u32)> {
 /// Tells whether an open file is the driver's control device, without waiting for a file that another process serves.
 pub(crate) fn is_control(file: BorrowedFd<'_>) -> bool {
     match about(file.as_raw_fd(), c"") {
-        Some((libc::S_IFCHR, number)) => {
-            of_number(Device::Control, number, majors()) == Some(Device::Control)
+        Some(about) if about.is_device() => {
+            of_number(Device::Control, about.number, majors()) == Some(Device::Control)
         }
         Some(_) => by_name(),
         None => false,

@@ -18,8 +18,10 @@ pub struct Area {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// True if the memory may be read; false also where another program serves the file ([`procfs::served`]).
+    /// True if the memory may be read; false also where another program serves the file.
     pub read: bool,
+    /// True where another program serves the file, so that nvcap does not read the memory whatever the process's rights ([`procfs::served`]).
+    pub served: bool,
     /// True if the memory may be written.
     pub write: bool,
     /// True if the memory may be executed.
@@ -39,6 +41,7 @@ impl Area {
             start: line.start,
             end: line.end,
             read: line.read(),
+            served: false,
             write: line.write(),
             execute: line.execute(),
             shared: line.shared(),
@@ -55,6 +58,7 @@ impl Area {
             start,
             end: start + len,
             read: flags.contains('r'),
+            served: false,
             write: flags.contains('w'),
             execute: false,
             shared: true,
@@ -253,6 +257,7 @@ pub fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result<Vec<Ar
         }
         all.push(area.unwrap_or_else(|| Area {
             read: false,
+            served: true,
             device: None,
             ..Area::of(&line)
         }));

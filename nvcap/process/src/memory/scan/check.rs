@@ -91,7 +91,7 @@ pub(super) fn check(
                     len: u64::from(len),
                 };
                 segments += 1;
-                mapped += u32::from(places.holds(this.address, this.len));
+                mapped += u32::from(places.has(this.address, this.len));
                 row += u32::from(last.is_some_and(|l| l.is_followed_by(this)));
                 last = Some(this);
             }
