@@ -1,11 +1,8 @@
 //! `/proc/PID/environ`: the environment that a program was started with.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-};
+use std::io::{self, Read};
 
-use super::of_process;
+use super::{errands::MemoryFile, of_process};
 
 /// The most bytes of an environment that are read. A process may declare all of its memory to be its
 /// environment (`prctl(PR_SET_MM_MAP)`), which may be gigabytes.
@@ -25,7 +22,7 @@ impl Environment {
     /// # Errors
     /// Those of reading the file: no such process, or no right to read it.
     pub fn of_process(pid: u32) -> io::Result<Self> {
-        Self::read(File::open(of_process(pid, "environ"))?)
+        Self::read(MemoryFile::open(pid, of_process(pid, "environ"))?)
     }
 
     /// Reads an environment, up to [`MOST`] bytes of it. Each variable ends with a zero byte.

@@ -373,6 +373,9 @@ pub(super) fn read_file(
     }
     let user = may_hang(pid)?;
     let Some(at) = at else {
+        // No more than there is room for; the caller goes on behind it.
+        let room = to.len().min(MOST_BYTES);
+        let to = to.get_mut(..room).unwrap_or_default();
         let read = ask(pid, user, &Asked::File(file), to);
         // A thread that decodes has given up passing files on.
         let refused = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
@@ -383,6 +386,29 @@ pub(super) fn read_file(
         let from = portion.first().map(|(at, _)| *at);
         ask(pid, user, &Asked::Memory(pid, file, from.unwrap_or(at)), to)
     }))
+}
+
+/// A file of a process in `/proc` that the kernel writes from the process's memory. Whoever reads it waits behind a read of that memory that
+/// never ends, so that it is read by an errand where memory is.
+#[derive(Debug)]
+pub(super) struct MemoryFile {
+    pid: u32,
+    file: File,
+}
+
+impl MemoryFile {
+    /// Opens a file of a process, at a path in `/proc`.
+    pub(super) fn open(pid: u32, path: String) -> io::Result<Self> {
+        let file = File::open(path)?;
+        Ok(Self { pid, file })
+    }
+}
+
+impl io::Read for MemoryFile {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let by_errand = read_file(self.pid, &self.file, None, to);
+        by_errand.unwrap_or_else(|| self.file.read(to))
+    }
 }
 
 fn ask(pid: u32, user: User, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {

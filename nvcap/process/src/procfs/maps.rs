@@ -1,11 +1,8 @@
 //! `/proc/PID/maps`, line by line.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-};
+use std::io::{self, Read};
 
-use super::{errands, of_process};
+use super::{errands::MemoryFile, of_process};
 
 /// One line: a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,13 +81,11 @@ pub fn each_line(
     between: &mut dyn FnMut(),
     each: &mut dyn FnMut(Line<'_>),
 ) -> io::Result<()> {
-    let mut file = File::open(of_process(pid, "maps"))?;
+    let mut file = MemoryFile::open(pid, of_process(pid, "maps"))?;
     let mut text = Vec::new();
     let mut piece = [0; 4096];
     loop {
-        // Behind a read of the memory that never ends this one may wait, too.
-        let by_errand = errands::read_file(pid, &file, None, &mut piece);
-        let n = match by_errand.unwrap_or_else(|| file.read(&mut piece)) {
+        let n = match file.read(&mut piece) {
             Ok(0) => break,
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,

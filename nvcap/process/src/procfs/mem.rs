@@ -36,7 +36,8 @@ impl Memory {
     /// Reads exactly `to.len()` bytes.
     ///
     /// # Errors
-    /// Those of the read. EIO for an unmapped address, and for an address that must not be read ([`served`]).
+    /// Those of the read. EIO for an unmapped address, and for an address that must not be read ([`served`]). `UnexpectedEof` where the
+    /// program is gone that ran when the memory was opened: the process has ended, or executes another one.
     pub fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         if served::is_unreadable(self.pid, std::iter::once((at, to.len()))) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
@@ -44,6 +45,7 @@ impl Memory {
         match errands::read_file(self.pid, &self.file, Some(at), to) {
             None => self.file.read_exact_at(to, at),
             Some(Ok(n)) if n == to.len() => Ok(()),
+            Some(Ok(0)) => Err(io::ErrorKind::UnexpectedEof.into()),
             Some(Ok(_)) => Err(io::Error::from_raw_os_error(libc::EIO)),
             Some(Err(e)) => Err(e),
         }

@@ -41,6 +41,7 @@ pub mod stat;
 pub mod tasks;
 pub mod unfit;
 
+use errands::MemoryFile;
 pub(crate) use lossy::text;
 use stat::Stat;
 
@@ -71,7 +72,8 @@ pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
 const MOST_COMMAND_LINE: u64 = 4096;
 
 /// The command line of a process, its arguments divided by spaces, cut where it is very long; none where the process is gone or has
-/// none. The kernel reads it only from memory without a file (CVE-2018-1120), so that no program can delay the answer.
+/// none. The kernel reads it only from memory without a file (CVE-2018-1120), so that no program delays the answer but by a read that holds the
+/// lock of the process's memory.
 pub fn command_line(pid: u32) -> Option<String> {
     let text = arguments(pid)?.join(" ");
     let text = text.trim_end();
@@ -80,7 +82,7 @@ pub fn command_line(pid: u32) -> Option<String> {
 
 /// The arguments of a process, as [`command_line`] has them.
 pub fn arguments(pid: u32) -> Option<Vec<String>> {
-    let file = fs::File::open(format!("/proc/{pid}/cmdline")).ok()?;
+    let file = MemoryFile::open(pid, format!("/proc/{pid}/cmdline")).ok()?;
     let mut bytes = Vec::new();
     file.take(MOST_COMMAND_LINE).read_to_end(&mut bytes).ok()?;
     let words = bytes.split(|byte| *byte == 0);

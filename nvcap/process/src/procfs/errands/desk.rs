@@ -172,6 +172,7 @@ fn read_at(at: *mut Desk, nvcap: isize) -> isize {
         iov_len: len,
     };
     let local = (&raw const local) as usize;
+    let mut by_thread = false;
     if thread != 0 {
         // First in any case: where it waits, it holds no lock of that process's memory, for which all would wait who ask for its
         // mappings or its command line (ps, too).
@@ -182,8 +183,8 @@ fn read_at(at: *mut Desk, nvcap: isize) -> isize {
                 [thread, local, 1, ranges, count, 0],
             )
         };
-        let has_file = desk.file.load(Ordering::Relaxed) != u32::MAX;
-        if answer == len as isize || !has_file {
+        by_thread = answer == len as isize;
+        if desk.file.load(Ordering::Relaxed) == u32::MAX {
             return answer;
         }
     }
@@ -191,19 +192,29 @@ fn read_at(at: *mut Desk, nvcap: isize) -> isize {
         desk.file.load(Ordering::Relaxed) as usize,
         desk.offset.load(Ordering::Relaxed) as usize,
     );
+    let mut byte = 0u8;
+    let (to, most) = match by_thread {
+        true => ((&raw mut byte) as usize, 1),
+        false => (buffer, len),
+    };
     // SAFETY: a buffer of this length, and the descriptor that was opened.
     unsafe {
-        // The file as nvcap has it: of a process that has executed another program since it must not be the new one's memory.
+        // The file as nvcap has it.
         let fd = call(libc::SYS_pidfd_getfd, [nvcap as usize, file, 0, 0, 0, 0]);
         if fd < 0 {
             return fd;
         }
         let answer = match from {
-            usize::MAX => call(libc::SYS_read, [fd as usize, buffer, len, 0, 0, 0]),
-            _ => call(libc::SYS_pread64, [fd as usize, buffer, len, from, 0, 0]),
+            usize::MAX => call(libc::SYS_read, [fd as usize, to, most, 0, 0, 0]),
+            _ => call(libc::SYS_pread64, [fd as usize, to, most, from, 0, 0]),
         };
         call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
-        answer
+        match answer {
+            // The file is the memory of the program that ran when it was opened. It has this byte still, so that the process has not executed
+            // another program, whose bytes the thread would have given. The page is there: it has just been read.
+            1 if by_thread => len as isize,
+            answer => answer,
+        }
     }
 }
 

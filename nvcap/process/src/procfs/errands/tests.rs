@@ -48,6 +48,55 @@ fn an_errand_reads() {
     assert!(n == 16 && ask(pid, user, &Asked::File(&maps), &mut to).is_ok());
 }
 
+/// A shell that executes itself once more after a line of input, at the same addresses. Its standard output has a line from each of the two.
+fn executes_itself() -> std::process::Child {
+    use std::os::unix::process::CommandExt as _;
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell
+        .args([
+            "-c",
+            "echo 1; read line; exec /bin/sh -c 'echo 2; read line'",
+        ])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    // SAFETY: one system call, in the child.
+    unsafe {
+        shell.pre_exec(|| match libc::personality(libc::ADDR_NO_RANDOMIZE as _) {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        })
+    };
+    shell.spawn().unwrap()
+}
+
+/// The memory of a program that a process has executed since is not taken for that of the program whose memory was opened, which has the same
+/// addresses.
+#[test]
+fn memory_of_a_program_that_is_executed_later_is_not_read() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let mut child = executes_itself();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut line = || lines.next().unwrap().unwrap();
+    assert_eq!(line(), "1");
+    let pid = child.id();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let at = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();
+    let open = || File::open(format!("/proc/{pid}/mem")).unwrap();
+    let read = |file: &File| {
+        let mut to = [0; 4];
+        ask(pid, Some(0), &Asked::Memory(pid, file, at), &mut to).map(|n| (n, to))
+    };
+    let first = open();
+    assert_eq!(read(&first).unwrap(), (4, *b"\x7fELF"));
+    input.write_all(b"go on\n").unwrap();
+    assert_eq!(line(), "2");
+    assert_eq!(read(&first).unwrap().0, 0);
+    assert_eq!(read(&open()).unwrap(), (4, *b"\x7fELF"));
+    drop(input);
+    child.wait().unwrap();
+}
+
 fn read_a_byte() -> io::Result<u8> {
     let (byte, pid) = (7u8, std::process::id());
     let range = [(&raw const byte as u64, 1)];
