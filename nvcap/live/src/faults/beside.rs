@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::watch::{Looked, Note, Pace, Watch};
+use super::{
+    bell::Bell,
+    watch::{Looked, Note, Pace, Watch},
+};
 use nvcap_decode::record::{At, ChannelId, Life, Loss, Lost, Record};
 use nvcap_process::clock;
 
@@ -37,6 +40,8 @@ struct Answer {
 #[derive(Debug)]
 pub(crate) struct FaultWatch {
     to: mpsc::Sender<Request>,
+    /// Wakes the thread for a request.
+    bell: Bell,
     from: mpsc::Receiver<Answer>,
     /// Channels that are known to have submitted.
     submitting: HashSet<ChannelId>,
@@ -54,17 +59,23 @@ impl FaultWatch {
     pub(crate) fn start() -> Option<Self> {
         let (to, requests) = mpsc::channel();
         let (answers, from) = mpsc::channel();
-        thread::Builder::new()
-            .name("nvcap-faults".into())
-            .spawn(move || serve(&requests, &answers))
+        let started = Bell::new().and_then(|bell| {
+            let rung = bell.clone();
+            thread::Builder::new()
+                .name("nvcap-faults".into())
+                .spawn(move || serve(&rung, &requests, &answers))?;
+            Ok(bell)
+        });
+        let bell = started
             .inspect_err(|e| log::info!("faults of the GPU are not watched for: {e}"))
             .ok()?;
-        Some(Self::of(to, from))
+        Some(Self::of(bell, to, from))
     }
 
-    fn of(to: mpsc::Sender<Request>, from: mpsc::Receiver<Answer>) -> Self {
+    fn of(bell: Bell, to: mpsc::Sender<Request>, from: mpsc::Receiver<Answer>) -> Self {
         Self {
             to,
+            bell,
             from,
             submitting: HashSet::new(),
             watched: BTreeMap::new(),
@@ -91,7 +102,7 @@ impl FaultWatch {
     pub(crate) fn look(&mut self, records: &mut Vec<Record>, at_end: bool) {
         for record in &*records {
             if let Some(note) = self.note(record) {
-                let _ = self.to.send(Request::Note(note));
+                self.send(Request::Note(note));
             }
         }
         let pace = self.pace_of(records, at_end);
@@ -105,7 +116,7 @@ impl FaultWatch {
 
     /// Adds the faults that a last look finds. Waits a moment for them; where they do not come, says whose are lacking.
     pub(crate) fn finish(&mut self, records: &mut Vec<Record>) {
-        self.asked += usize::from(self.to.send(Request::Last).is_ok());
+        self.asked += usize::from(self.send(Request::Last));
         let until = Instant::now() + LAST;
         while self.asked > 0 {
             let left = until.saturating_duration_since(Instant::now());
@@ -134,8 +145,15 @@ impl FaultWatch {
     }
 
     fn ask(&mut self, pace: Pace) {
-        let sent = self.to.send(Request::Pace(pace)).is_ok();
-        self.asked += usize::from(sent && pace == Pace::AtEnd);
+        let is_sent = self.send(Request::Pace(pace));
+        self.asked += usize::from(is_sent && pace == Pace::AtEnd);
+    }
+
+    /// Sends a request to the thread. False where the thread has ended.
+    fn send(&self, request: Request) -> bool {
+        let is_sent = self.to.send(request).is_ok();
+        self.bell.ring();
+        is_sent
     }
 
     fn take(&mut self, answer: Answer, records: &mut Vec<Record>) {
@@ -182,16 +200,29 @@ fn unread((pid, count): (u32, u64)) -> Record {
     })
 }
 
+impl Drop for FaultWatch {
+    /// Lets the thread see that nobody asks any more.
+    fn drop(&mut self) {
+        let (none, _) = mpsc::channel();
+        self.to = none;
+        self.bell.ring();
+    }
+}
+
 /// Watches until nobody sends requests any more.
-fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
+fn serve(bell: &Bell, from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
     let mut watch = Watch::new();
     let mut pace = Pace::Works;
     loop {
-        let wait = watch.until_next().unwrap_or(NOTHING);
-        let first = match from.recv_timeout(wait) {
+        let wait = watch.until_next();
+        let log = wait.and_then(|_| watch.log());
+        if bell.wait(log, wait.unwrap_or(NOTHING)) {
+            watch.read_log();
+        }
+        let first = match from.try_recv() {
             Ok(first) => Some(first),
-            Err(mpsc::RecvTimeoutError::Timeout) => None,
-            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Err(mpsc::TryRecvError::Empty) => None,
+            Err(mpsc::TryRecvError::Disconnected) => return,
         };
         let mut asked = 0;
         for request in first
@@ -244,7 +275,7 @@ mod tests {
     fn what_the_last_look_did_not_read_is_told() {
         let (to, _requests) = mpsc::channel();
         let (answers, from) = mpsc::channel();
-        let mut watch = FaultWatch::of(to, from);
+        let mut watch = FaultWatch::of(Bell::new().unwrap(), to, from);
         watch.look(
             // What is learnt of a channel announces it again.
             &mut vec![channel(7, 0), channel(7, 1), channel(7, 1), channel(8, 2)],

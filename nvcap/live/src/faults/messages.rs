@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use nvcap_decode::hang::xid::REMOVAL;
@@ -13,8 +14,8 @@ use nvcap_process::{
 
 use super::{
     known::{Known, Watched},
-    noticed::Noticed,
-    suspects,
+    noticed::{Noticed, Open},
+    suspects::{self, Rings},
 };
 
 /// Time for which a message waits for the notifier of the same fault.
@@ -35,6 +36,45 @@ struct Pending {
     channel: Option<ChannelId>,
     xid: Xid,
     came: Instant,
+    /// Work that had not ended when the message came, as far as that was looked for.
+    work: Option<Work>,
+}
+
+/// Work that had not ended.
+#[derive(Debug, Default)]
+struct Work {
+    open: Vec<Open>,
+    /// True if no other work can have caused the fault.
+    is_all: bool,
+}
+
+impl Work {
+    /// Joins what was found when the message came with what a later look finds: the work that both have. Where one look has none, the other's.
+    fn joined(mut self, later: Self) -> Self {
+        let has = |one: &Open| later.open.iter().any(|l| l.suspect == one.suspect);
+        if later.open.is_empty() || !self.open.is_empty() && !self.open.iter().any(has) {
+            return self;
+        }
+        if self.open.is_empty() {
+            return later;
+        }
+        self.open.retain(has);
+        self
+    }
+}
+
+impl Pending {
+    /// Finds the work that had not ended in the process's rings.
+    fn work(&self, rings: Option<&Rings>, channels: &BTreeMap<ChannelId, Known>) -> Work {
+        let known = self.channel.and_then(|c| channels.get(&c));
+        let of = self.channel.zip(known.filter(|k| k.is_certain).map(Some));
+        let token = known.and_then(|k| k.token).unwrap_or(ANY);
+        let Some(rings) = rings else {
+            return Work::default();
+        };
+        let (open, is_all) = rings.suspects(channels, of, token);
+        Work { open, is_all }
+    }
 }
 
 /// An error of a GPU that no message gives a process.
@@ -63,6 +103,8 @@ struct Told {
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     log: Option<Xids>,
+    /// Messages that were read and not taken yet.
+    read: Vec<Xid>,
     exceptions: Exceptions,
     pending: Vec<Pending>,
     /// Faults that wait for their message.
@@ -124,6 +166,19 @@ impl Messages {
         }
     }
 
+    /// Returns the descriptor that can be read when the kernel has logged something; none where the log may not be read.
+    pub(super) fn wake(&self) -> Option<RawFd> {
+        self.log.as_ref().map(Xids::wake)
+    }
+
+    /// Reads what the kernel has logged. Tells whether there are messages that were not taken yet.
+    pub(super) fn fetch(&mut self) -> bool {
+        if let Some(log) = &mut self.log {
+            self.read.extend(log.take());
+        }
+        !self.read.is_empty()
+    }
+
     /// Tells whether a fault waits for its message, or a message for its notifier or its process.
     pub(super) fn has_waiting(&self) -> bool {
         !self.noticed.is_empty()
@@ -140,12 +195,12 @@ impl Messages {
     /// Takes the messages that have come and are about one of the processes. A process that has executed another program is listed twice: as
     /// it is now, and as it was.
     pub(super) fn take(&mut self, processes: &[(&u32, &Watched)], now: Instant) {
-        let Some(log) = &mut self.log else { return };
+        self.fetch();
         let channels = processes.iter().flat_map(|(_, p)| p.channels.values());
         self.used
             .extend(channels.filter_map(|c| c.gpu).map(|gpu| (gpu, now)));
         let mut nobodys = Vec::new();
-        for xid in log.take() {
+        for xid in mem::take(&mut self.read) {
             let Some(xid) = self.exceptions.joined(xid, now) else {
                 continue;
             };
@@ -165,6 +220,7 @@ impl Messages {
                         channel,
                         xid: xid.clone(),
                         came: now,
+                        work: None,
                     });
                 }
             }
@@ -235,6 +291,20 @@ impl Messages {
         }));
     }
 
+    /// Looks at the rings of the processes of new messages: the program may have given its channels up by the time at which its notifiers have
+    /// been waited for. What was found stays found.
+    fn look_for_work(&mut self, processes: &BTreeMap<u32, Watched>) {
+        let mut looked: BTreeMap<u32, Option<Rings>> = BTreeMap::new();
+        for new in self.pending.iter_mut().filter(|p| p.work.is_none()) {
+            let rings = looked
+                .entry(new.pid)
+                .or_insert_with(|| suspects::rings(new.pid));
+            let none = BTreeMap::new();
+            let channels = processes.get(&new.pid).map_or(&none, |w| &w.channels);
+            new.work = Some(new.work(rings.as_ref(), channels));
+        }
+    }
+
     /// Returns the faults of messages whose notifier did not come in time. `is_due`: a process ends, so that no notifier will come.
     pub(super) fn alone(
         &mut self,
@@ -242,6 +312,7 @@ impl Messages {
         now: Instant,
         is_due: impl Fn(u32) -> bool,
     ) -> Vec<Fault> {
+        self.look_for_work(processes);
         let due = self
             .pending
             .extract_if(.., |p| {
@@ -252,15 +323,10 @@ impl Messages {
             let none = BTreeMap::new();
             let channels = processes.get(&p.pid).map_or(&none, |w| &w.channels);
             let known = p.channel.and_then(|c| channels.get(&c));
-            let certain = known.filter(|k| k.is_certain);
-            let of = p.channel.zip(certain.map(Some));
-            let token = known.and_then(|k| k.token);
-            let (open, only_these) = match suspects::rings(p.pid) {
-                Some(rings) => rings.suspects(channels, of, token.unwrap_or(ANY)),
-                None => (Vec::new(), false),
-            };
+            let later = p.work(suspects::rings(p.pid).as_ref(), channels);
+            let work = p.work.unwrap_or_default().joined(later);
             let page = p.xid.access().map(|access| access.page);
-            let suspects = open.into_iter().map(|one| one.near(page)).collect();
+            let suspects = work.open.into_iter().map(|one| one.near(page)).collect();
             Fault {
                 at: At {
                     time_ns: clock::now(),
@@ -271,13 +337,13 @@ impl Messages {
                 code: p.xid.code,
                 channel: p.channel,
                 group: Vec::new(),
-                assumed: known.is_some() && certain.is_none(),
-                token,
+                assumed: known.is_some_and(|k| !k.is_certain),
+                token: known.and_then(|k| k.token),
                 notification: None,
                 message: Some(Box::new(p.xid)),
                 memory: None,
                 suspects,
-                only_these,
+                only_these: work.is_all,
             }
         };
         let mut faults: Vec<Fault> = due.into_iter().map(of).collect();
@@ -325,5 +391,79 @@ fn about(xid: &Xid, pid: u32, channels: &BTreeMap<ChannelId, Known>) -> Option<O
         (Some((id, _)), None) => Some(Some(*id)),
         (Some(_), Some(_)) => Some(None),
         _ => is_named.then_some(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvcap_decode::record::{Suspect, SuspectKind};
+
+    /// An id that no process has.
+    const NOBODY: u32 = 0x7fff_fff0;
+
+    fn work(indices: &[u32]) -> Work {
+        let one = |index: &u32| Open {
+            suspect: Suspect {
+                channel: ChannelId(0),
+                index: *index,
+                kind: SuspectKind::Kernel,
+                program: None,
+                grid: [1; 3],
+                block: [1; 3],
+                near: None,
+                kernel: None,
+            },
+            args: Vec::new(),
+        };
+        Work {
+            open: indices.iter().map(one).collect(),
+            is_all: true,
+        }
+    }
+
+    fn indices(fault: &[Fault]) -> Vec<u32> {
+        let all = fault.iter().flat_map(|f| &f.suspects);
+        all.map(|s| s.index).collect()
+    }
+
+    /// A program that sees its fault gives its channels up, or ends, while its notifier is waited for.
+    #[test]
+    fn work_that_was_found_when_the_message_came_stays_found() {
+        let now = Instant::now();
+        let line = "NVRM: Xid (PCI:0000:35:00): 43, pid=2147483632, name=a, Ch 0000000a";
+        let pending = |work| Pending {
+            pid: NOBODY,
+            channel: Some(ChannelId(0)),
+            xid: Xid::parse(line).unwrap(),
+            came: now,
+            work,
+        };
+        let mut messages = Messages::default();
+        let mut alone = |work: Option<Work>, ms: u64| {
+            messages.pending.extend(work.map(|w| pending(Some(w))));
+            let at = now + Duration::from_millis(ms);
+            messages.alone(&BTreeMap::new(), at, |_| false)
+        };
+        assert_eq!(alone(Some(work(&[3, 4])), 10), []);
+        let faults = alone(None, 400);
+        assert_eq!((faults.len(), indices(&faults)), (1, vec![3, 4]));
+        assert!(faults[0].only_these);
+        messages.pending.push(pending(None));
+        let faults = messages.alone(&BTreeMap::new(), now + WAIT, |_| false);
+        assert_eq!((faults.len(), indices(&faults)), (1, vec![]));
+    }
+
+    #[test]
+    fn work_that_ends_after_the_message_is_no_suspect() {
+        let joined = |first: &[u32], later: &[u32]| {
+            let all = work(first).joined(work(later)).open;
+            all.iter().map(|one| one.suspect.index).collect::<Vec<_>>()
+        };
+        assert_eq!(joined(&[1, 2], &[2, 3]), [2]);
+        assert_eq!(joined(&[1, 2], &[]), [1, 2]);
+        assert_eq!(joined(&[], &[5]), [5]);
+        // What came behind is none either.
+        assert_eq!(joined(&[1], &[5]), [1]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    os::fd::RawFd,
     time::{Duration, Instant},
 };
 
@@ -127,6 +128,18 @@ impl Watch {
     pub(super) fn until_next(&self) -> Option<Duration> {
         let until = self.next.saturating_duration_since(Instant::now());
         (!self.processes.is_empty() || self.messages.has_waiting()).then_some(until)
+    }
+
+    /// Returns the descriptor that can be read when the kernel has logged something; none where the log may not be read.
+    pub(super) fn log(&self) -> Option<RawFd> {
+        self.messages.wake()
+    }
+
+    /// Reads the kernel's log. A message about an error of a GPU makes the next look due now.
+    pub(super) fn read_log(&mut self) {
+        if self.messages.fetch() {
+            self.hurry();
+        }
     }
 
     /// Takes note that the next look is the last, and due now.

@@ -371,6 +371,31 @@ fn faults_are_told_when_another_program_is_executed() {
     assert!(!watch.messages.has_waiting());
 }
 
+/// A message about an error of a GPU is no reason to wait for the next look that is due.
+#[test]
+fn a_message_makes_a_look_due() {
+    use crate::faults::bell::Bell;
+    let (kernel, messages) = made_up_log();
+    let mut watch = Watch::of(messages);
+    watch.processes.insert(NOBODY, Watched::default());
+    watch.look(Pace::Rests, false);
+    let bell = Bell::new().unwrap();
+    let comes = |watch: &mut Watch, text: &str| {
+        let line = format!("3,1,10,-;{text}\n");
+        kernel.send(line.as_bytes()).unwrap();
+        assert!(bell.wait(watch.log(), Duration::from_secs(600)));
+        // The next look is far off, however long this takes.
+        watch.next = Instant::now() + Duration::from_secs(3600);
+        watch.read_log();
+        watch.next <= Instant::now()
+    };
+    assert!(!comes(&mut watch, "eth0: link up"));
+    let text = format!("NVRM: Xid (PCI:0000:35:00): 43, pid={NOBODY}, name=a, Ch 0000000a");
+    assert!(comes(&mut watch, &text));
+    let ended = watch.look(Pace::AtEnd, false).faults;
+    assert_eq!(ended.iter().map(|f| f.code).collect::<Vec<_>>(), [43]);
+}
+
 /// A process that has ended before its notifiers were read may have had a fault. The kernel log tells of it where it has the driver's messages.
 #[test]
 fn ends_whose_notifiers_were_not_read_are_told() {
