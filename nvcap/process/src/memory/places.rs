@@ -9,7 +9,7 @@ pub struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    /// Returns the readable mappings of a process, without doorbell pages.
+    /// Returns the mapping that contains an address.
     #[must_use]
     pub fn new(areas: &'a [Area]) -> Self {
         let mut areas: Vec<&Area> = areas
@@ -20,7 +20,7 @@ impl<'a> Places<'a> {
         Self { areas }
     }
 
-    /// The mapping that holds an address.
+    /// Tells whether a whole range lies in one readable mapping.
     #[must_use]
     pub fn at(&self, address: u64) -> Option<&'a Area> {
         let next = self.areas.partition_point(|a| a.start <= address);
