@@ -1,4 +1,4 @@
-//! `/proc/PID/environ`: the environment that a program was started with.
+//! The environment in `/proc/PID/environ`, with which a program was started.
 
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ pub const MOST: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     bytes: Vec<u8>,
-    /// True if the environment is longer than what was read.
+    /// True if the environment is longer than the part that was read.
     pub cut: bool,
 }
 
@@ -38,14 +38,14 @@ impl Environment {
         let cut = bytes.len() as u64 > MOST;
         if cut {
             bytes.truncate(MOST as usize);
-            // The last variable may be a part of one.
+            // The last variable may be incomplete.
             let whole = bytes.iter().rposition(|b| *b == 0).unwrap_or(0);
             bytes.truncate(whole);
         }
         Ok(Self { bytes, cut })
     }
 
-    /// The value of a variable; `None` where it is not set.
+    /// Returns the value of a variable; `None` if it is not set.
     pub fn value(&self, name: &str) -> Option<String> {
         let mut all = self.bytes.split(|b| *b == 0);
         all.find_map(|one| {

@@ -1,8 +1,8 @@
-//! Text of `/proc`, which may be any bytes.
+//! Text files of `/proc`, which may contain any bytes.
 
 use std::{fs, io, path::Path};
 
-/// A file of `/proc`, with U+FFFD for bytes that are not UTF-8.
+/// Reads a file of `/proc`, with U+FFFD for bytes that are not UTF-8.
 ///
 /// # Errors
 /// Those of reading the file.
