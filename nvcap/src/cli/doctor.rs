@@ -1,4 +1,4 @@
-//! `nvcap doctor`: what this machine allows, and how often it loses a hit.
+//! `nvcap doctor`: a report of what this machine allows, and a measurement of how often it loses a hit.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ pub(super) struct Args {
     trap: Option<u64>,
 }
 
-/// Looks and reports: status 0 when a live trace can be made; with `--trap`, when no hit was lost.
+/// Examines and reports. The status is 0 if a live trace can be made; with `--trap`, if no hit was lost.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.trap {
         None => examine(),

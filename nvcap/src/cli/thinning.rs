@@ -1,10 +1,10 @@
-//! Options that capture fewer doorbells than all, for a lower cost.
+//! Options that capture only a part of the doorbells, for a lower cost.
 
 use std::time::Duration;
 
 use super::values::{ADVANCED, CAPTURE, parse_time_share};
 
-/// The most doorbells that a batch may have: GP_PUT is taken for credible as far as this.
+/// The most doorbells of a batch: GP_PUT counts as plausible up to this distance.
 const MOST: i64 = 64;
 
 /// Choice of the doorbells that are captured.
