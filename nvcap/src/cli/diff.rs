@@ -73,7 +73,7 @@ pub(super) struct Args {
     #[arg(short = 'q', long, help_heading = SHOWN)]
     pub brief: bool,
 
-    /// Show all counts and lines that differ, not the greatest differences and the first lines alone
+    /// Show all counts and lines that differ, not only the greatest differences and the first lines
     #[arg(short = 'v', long, help_heading = SHOWN)]
     pub verbose: bool,
 

@@ -145,7 +145,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "full_stacks", help_heading = SHOWN)]
     no_stacks: bool,
 
-    /// Show all frames of the threads' stacks, not the newest 12 alone
+    /// Show all frames of the threads' stacks, not only the newest 12
     #[arg(long, help_heading = SHOWN)]
     full_stacks: bool,
 

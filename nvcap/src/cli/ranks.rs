@@ -62,9 +62,9 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
     pub files: Vec<PathBuf>,
 
-    /// Take kernels whose names fit PATTERN for collectives, beside NCCL's (ncclDevKernel_*); * is any run, ? any character
+    /// Count kernels whose names fit PATTERN as collectives, too, besides NCCL's (ncclDevKernel_*); * is any run, ? any character
     ///
-    /// Each is taken for one that ends in no rank before it has begun in all. Its communicator is that of its channel.
+    /// Each counts as a collective that ends in no rank before it has begun in all. Its communicator is that of its channel.
     #[arg(long, value_name = "PATTERN", help_heading = values::SHOWN)]
     pub collective: Vec<String>,
 

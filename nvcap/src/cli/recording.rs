@@ -41,7 +41,7 @@ pub(super) struct RecordingArgs {
 
     /// End with an error at the first thing that is missing or cannot be decoded
     ///
-    /// By default that is said, and reading goes on behind it.
+    /// By default it is reported, and reading continues behind it.
     #[arg(long)]
     pub strict: bool,
 }

@@ -127,7 +127,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     top: usize,
 
-    /// Learn how this GPU is told to sample, from NVIDIA's CUPTI: of FILE, what `nvcap ioctls -vv --json` wrote of a program that samples with CUPTI; without FILE nvcap starts such a program itself
+    /// Learn from NVIDIA's CUPTI how this GPU is made to sample: from FILE, the output of `nvcap ioctls -vv --json` for a program that
+    /// samples with CUPTI; without FILE nvcap starts such a program itself
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "pid")]
     learn: Option<Option<PathBuf>>,
 

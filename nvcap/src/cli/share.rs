@@ -73,7 +73,7 @@ pub(super) struct Args {
     #[command(flatten)]
     pid: Pids,
 
-    /// Every process, which is so without -p, too
+    /// Every process, which is the default without -p
     #[arg(short, long, conflicts_with = "pid")]
     all: bool,
 

@@ -52,7 +52,8 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", requires = "file", help_heading = "Target")]
     pub more: Vec<PathBuf>,
 
-    /// Estimate nodes of graphs that nothing here tells the time of by RECORDING: by its launches of the same kernel with the same grid and shared memory, or by its samples
+    /// Estimate the times of graph nodes that have none here, from RECORDING: from its launches of the same kernel with the same grid and
+    /// shared memory, or from its samples
     #[arg(long, value_name = "RECORDING", help_heading = values::SHOWN)]
     pub times_from: Option<PathBuf>,
 

@@ -105,8 +105,8 @@ pub(super) struct Args {
 
     /// Trap before each doorbell is rung: at the store that rings it, once that is known
     ///
-    /// What is captured then has not been given to the GPU yet (`how` is precommit), and one debug register serves all GPUs of
-    /// a process. Without this it is done where a process has more doorbells than debug registers are left.
+    /// The captured work has then not been given to the GPU yet (`how` is precommit), and one debug register serves all GPUs of a process.
+    /// Without this option it is done if a process has more doorbells than debug registers are left.
     #[arg(long, help_heading = ADVANCED)]
     pub precommit: bool,
 
@@ -207,10 +207,10 @@ pub(super) struct Args {
 
     /// Show the calls that led to each submission: where in the program it came from
     ///
-    /// The trap copies the top of the thread's stack, and nvcap finds the frames with the unwind tables of the mapped
-    /// files; the program needs no frame pointers and no debugging information, which adds lines where it is there. Each
-    /// doorbell costs more for it: with --stacks=N one in N has its stack taken, drawn by lot. docs/stacks.md has more;
-    /// `nvcap stacks` makes flame graphs of it.
+    /// The trap copies the top of the thread's stack, and nvcap finds the frames with the unwind tables of the mapped files; the program
+    /// needs no frame pointers and no debugging information, which adds lines if it is present. Each doorbell costs more with it: with
+    /// --stacks=N the stack is taken at one doorbell in N, chosen at random. docs/stacks.md has more; `nvcap stacks` makes flame graphs of
+    /// it.
     #[arg(
         long,
         value_name = "N",

@@ -24,8 +24,8 @@ pub(super) fn account(end: &End) -> Trapped {
     }
 }
 
-/// Reports a command that a SIGTRAP ended while its doorbells were watched, if the trace did not find the cause of the signal. Some
-/// hypervisors lose a hit, and the program gets the trap instead (see `nvcap doctor`).
+/// Returns a record of the loss if a SIGTRAP ended the command while its doorbells were watched, and the trace does not report the cause of
+/// such signals. Some hypervisors lose a hit, and the program gets the trap instead (see `nvcap doctor`).
 pub(super) fn lost_trap(child: Option<ExitStatus>, end: &End) -> Option<Record> {
     let trapped = child.is_some_and(|c| c.signal() == Some(libc::SIGTRAP));
     let is_told = end.totals.trap_deaths_are_told;

@@ -76,7 +76,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     hang: Option<Duration>,
 
-    /// Wait for errors of the driver (faults, Xid) alone; for hangs too where --hang is given
+    /// Wait only for errors of the driver (faults, Xid); with --hang, for hangs, too
     #[arg(long)]
     fault: bool,
 

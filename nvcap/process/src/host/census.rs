@@ -28,7 +28,7 @@ mod brief;
 const ROUND: Duration = Duration::from_millis(50);
 /// Shortest time between two looks at the processes that are not young.
 const SWEEP: Duration = Duration::from_secs(2);
-/// Shortest time between two looks at the processes that are not young if nothing shows that a file of the driver's was opened.
+/// Shortest time between two looks at the processes that are not young, if nothing shows that a file of the driver's was opened.
 const QUIET_SWEEP: Duration = Duration::from_secs(30);
 /// Age up to which a process is young.
 const YOUNG: Duration = Duration::from_secs(20);

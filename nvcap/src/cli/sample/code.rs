@@ -24,7 +24,7 @@ const MOST: usize = 8;
 /// Samples of a kernel's instructions by their offset, and their sum.
 type Samples = (BTreeMap<u64, Counter>, Counter);
 
-/// Returns the listings of the kernels that `what` means (a name, a pattern or a program's address), the longest first.
+/// Returns the listings of the kernels that `what` means (a name, a pattern or a program's address), those with the most samples first.
 pub(super) fn listed(subject: &Subject, what: &str) -> Vec<Listed> {
     let mut kernels: Vec<(&Kernel, Samples)> = Vec::new();
     let known = subject.kernels.of(subject.pid);

@@ -157,7 +157,7 @@ pub struct GpuTime {
     pub exec: Option<GpuExec>,
     /// Time from the entry's doorbell to `start`, ns: lower and upper bound.
     pub queued: Option<(u64, u64)>,
-    /// Evidence for the time since which the entry waited; `None` where that time is not known.
+    /// Evidence for the time since which the entry waited; `None` if that time is not known.
     pub queued_by: Option<QueuedBy>,
     /// Time, on the GPU's clock, until which the entry had to wait, ns: the previous entry of the channel had not ended, or a semaphore
     /// that the entry waits for was not released.
