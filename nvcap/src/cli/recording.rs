@@ -500,7 +500,7 @@ pub(super) fn watched(file: &Path) -> Option<(Reader<Box<dyn Read>>, Reading)> {
 /// loss, which says that the rest was not read.
 ///
 /// # Errors
-/// Those of `each`.
+/// The errors of `each`.
 pub(super) fn give(
     (reader, mut reading): (Reader<Box<dyn Read>>, Reading),
     file: &Path,

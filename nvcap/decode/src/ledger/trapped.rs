@@ -112,8 +112,8 @@ pub struct Windows {
 /// The least number of windows for which an interval is stated. If a seventh of the time differs from the rest, fewer windows miss it
 /// entirely once in twenty times.
 const LEAST_WINDOWS: u64 = 20;
-/// The least effective number of windows for which an interval is stated. If a few windows have most of the entries, they count only as
-/// many windows of equal weight.
+/// The least effective number of windows for which an interval is stated. Windows with very unequal numbers of entries count as fewer
+/// windows of equal weight.
 const LEAST_ALIKE: f64 = 6.0;
 
 impl Windows {

@@ -8,7 +8,8 @@ pub const SM_WORDS: usize = 8;
 
 /// Program counters that the GPU sampled of one context in a window of time, with the number of samples of each.
 ///
-/// The windows of a context follow one another while it is sampled. Nothing is known about the time between the turns of its sampling.
+/// The windows of a context follow one another while it is sampled. Nothing is known about a context between the turns in which it is
+/// sampled.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Samples {
     /// End of the window, and the process.

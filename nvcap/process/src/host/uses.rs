@@ -29,7 +29,7 @@ impl Uses {
 /// Finds the GPUs that a process uses.
 ///
 /// # Errors
-/// Those of reading its open files and mappings: no such process, or no right to look into it.
+/// The errors of reading its open files and mappings: no such process, or no right to look into it.
 pub fn of_process(pid: u32) -> io::Result<Uses> {
     let mut uses = Uses::default();
     let areas = maps::areas(pid)?;

@@ -79,7 +79,7 @@ impl Table {
     /// Makes the file, empty. Every user may write to it, because tests trace as several users.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The errors of the file.
     pub fn create(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let file = OpenOptions::new()
@@ -96,7 +96,7 @@ impl Table {
     /// Opens the file that a test has made.
     ///
     /// # Errors
-    /// Those of the file; it must have the right length.
+    /// The errors of the file; it must have the right length.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)

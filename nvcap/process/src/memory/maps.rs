@@ -223,7 +223,7 @@ pub fn device_of_open(link: &Path) -> Option<Device> {
 /// Returns the mappings of a process.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps`: no such process, or not the right to read it.
+/// The errors of reading `/proc/PID/maps`: no such process, or not the right to read it.
 pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
     areas_in_pieces(pid, &mut || ())
 }

@@ -32,7 +32,7 @@ pub struct Probe {
 /// Looks at a process. Channels are numbered from `first`.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
+/// The errors of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
 pub fn probe(pid: u32, first: u32) -> io::Result<Probe> {
     let memory = Memory::open(pid)?;
     let areas = maps::areas(pid)?;

@@ -48,7 +48,7 @@ pub struct Snapshot {
 /// Looks at a process. Channels are numbered from `first`.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
+/// The errors of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
 pub fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> io::Result<(Memory, Snapshot)> {
     let memory = Memory::open(pid)?;
     let start = Instant::now();

@@ -20,7 +20,7 @@ impl Auxv {
     /// Reads the vector of a process; empty if the process has no memory.
     ///
     /// # Errors
-    /// Those of reading the file: no such process, or no right to read it.
+    /// The errors of reading the file: no such process, or no right to read it.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         match fs::read(format!("/proc/{pid}/auxv")) {
             Ok(bytes) if !bytes.is_empty() => Ok(Self(bytes)),

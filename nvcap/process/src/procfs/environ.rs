@@ -23,7 +23,7 @@ impl Environment {
     /// Reads the environment of a process.
     ///
     /// # Errors
-    /// Those of reading the file: no such process, or no right to read it.
+    /// The errors of reading the file: no such process, or no right to read it.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::read(File::open(of_process(pid, "environ"))?)
     }
@@ -31,7 +31,7 @@ impl Environment {
     /// Reads an environment, up to [`MOST`] bytes of it. Each variable ends with a zero byte.
     ///
     /// # Errors
-    /// Those of reading.
+    /// The errors of reading.
     pub fn read(from: impl Read) -> io::Result<Self> {
         let mut bytes = Vec::new();
         from.take(MOST + 1).read_to_end(&mut bytes)?;

@@ -321,7 +321,7 @@ fn portions(ranges: impl Iterator<Item = Range>) -> Vec<Vec<Range>> {
 /// `None` if the memory is to be read directly. `thread` is one of the process's threads.
 ///
 /// # Errors
-/// Those of the first read, and `TimedOut` if the read was given up.
+/// The errors of the first read, and `TimedOut` if the read was given up.
 pub(super) fn read_ranges(
     pid: u32,
     thread: u32,
@@ -365,7 +365,7 @@ fn in_turn(
 /// Reads a file of a process in `/proc`, at a place or at its current position, as [`read_ranges`] does.
 ///
 /// # Errors
-/// Those of the first read, and `TimedOut` if the read was given up.
+/// The errors of the first read, and `TimedOut` if the read was given up.
 pub(super) fn read_file(
     pid: u32,
     file: &File,

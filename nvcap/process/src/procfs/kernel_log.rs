@@ -29,7 +29,7 @@ impl KernelLog {
     /// Opens the log, at its oldest record.
     ///
     /// # Errors
-    /// Those of opening `/dev/kmsg`: without cap_syslog it may be read only where `kernel.dmesg_restrict` is 0.
+    /// The errors of opening `/dev/kmsg`: without cap_syslog it may be read only where `kernel.dmesg_restrict` is 0.
     pub fn open() -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options
@@ -83,7 +83,7 @@ impl KernelLog {
     /// Returns the kernel's own messages since the last call.
     ///
     /// # Errors
-    /// Those of reading.
+    /// The errors of reading.
     pub fn messages(&mut self) -> io::Result<Vec<Message>> {
         let mut all = Vec::new();
         while let Some(record) = self.read()? {

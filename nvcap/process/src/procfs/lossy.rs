@@ -5,7 +5,7 @@ use std::{fs, io, path::Path};
 /// Reads a file of `/proc`, with U+FFFD for bytes that are not UTF-8.
 ///
 /// # Errors
-/// Those of reading the file.
+/// The errors of reading the file.
 pub(crate) fn text(path: impl AsRef<Path>) -> io::Result<String> {
     let bytes = fs::read(path)?;
     Ok(match String::from_utf8(bytes) {

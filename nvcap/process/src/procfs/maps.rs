@@ -78,7 +78,7 @@ impl<'a> Line<'a> {
 /// them.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps`: no such process, or no right to read it.
+/// The errors of reading `/proc/PID/maps`: no such process, or no right to read it.
 pub fn each_line(
     pid: u32,
     between: &mut dyn FnMut(),

@@ -25,7 +25,7 @@ impl Memory {
     /// Opens the memory of a process.
     ///
     /// # Errors
-    /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
+    /// The errors of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
     pub fn open(pid: u32) -> io::Result<Self> {
         Ok(Self {
             pid,
@@ -36,7 +36,7 @@ impl Memory {
     /// Reads exactly `to.len()` bytes.
     ///
     /// # Errors
-    /// Those of the read. EIO for an unmapped address, and for an address that must not be read ([`served`]).
+    /// The errors of the read. EIO for an unmapped address, and for an address that must not be read ([`served`]).
     pub fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         if served::is_unreadable(self.pid, std::iter::once((at, to.len()))) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
@@ -65,7 +65,7 @@ impl Ordinary {
     /// Opens the memory of a process, after a check that it may be read.
     ///
     /// # Errors
-    /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
+    /// The errors of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
     pub fn open(pid: u32) -> io::Result<Self> {
         Memory::open(pid)?;
         let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;

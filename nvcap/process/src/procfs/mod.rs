@@ -134,7 +134,7 @@ pub fn processes() -> Vec<u32> {
 /// Returns the threads of a process.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/task`: no such process.
+/// The errors of reading `/proc/PID/task`: no such process.
 pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     ids(Path::new(&format!("/proc/{pid}/task")))
 }
@@ -204,7 +204,7 @@ pub fn capabilities() -> u64 {
 /// Returns the control groups of a process, in the kernel's form.
 ///
 /// # Errors
-/// Those of reading the file: no such process.
+/// The errors of reading the file: no such process.
 pub fn cgroups(pid: u32) -> io::Result<String> {
     text(format!("/proc/{pid}/cgroup"))
 }
@@ -231,7 +231,7 @@ pub fn pages(pid: u32) -> u64 {
 /// Returns the folder of a process's open files, which are links.
 ///
 /// # Errors
-/// Those of reading the folder: no such process, or no right to read it.
+/// The errors of reading the folder: no such process, or no right to read it.
 pub fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
     fs::read_dir(of_process(pid, "fd"))
 }

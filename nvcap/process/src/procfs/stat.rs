@@ -37,7 +37,7 @@ impl Stat {
     /// Reads the line of a process: the line of its first thread, with the ticks of all threads.
     ///
     /// # Errors
-    /// Those of reading the file; `InvalidData` if the text is no such line.
+    /// The errors of reading the file; `InvalidData` if the text is no such line.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::read(format!("/proc/{pid}/stat"))
     }

@@ -36,7 +36,7 @@ impl Owner {
     /// Duplicates the files of a process.
     ///
     /// # Errors
-    /// Those of pidfd_open(2), of reading `/proc/PID/fd`, and of pidfd_getfd(2): the right to trace the process is needed.
+    /// The errors of pidfd_open(2), of reading `/proc/PID/fd`, and of pidfd_getfd(2): the right to trace the process is needed.
     pub fn of(os: Rc<dyn Os>, version: Option<Version>, pid: u32) -> io::Result<Self> {
         let files = os.files_of(pid)?;
         Ok(Self { os, version, files })

@@ -113,7 +113,7 @@ pub fn read_file(path: &Path, options: LogOptions) -> Result<Log, Error> {
 /// and [`Log::cut`] says why the rest is missing.
 ///
 /// # Errors
-/// Those of the reader. Compressed text that ends early or is damaged is no error once a line was read; see [`Log::cut`].
+/// The errors of the reader. Compressed text that ends early or is damaged is no error once a line was read; see [`Log::cut`].
 pub fn read(reader: impl Read, options: LogOptions) -> io::Result<Log> {
     read_at_most(reader, options, (MOST_TEXT, MOST_RECORDS))
 }

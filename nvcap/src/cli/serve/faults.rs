@@ -22,7 +22,7 @@ const PAUSE_WITHOUT_LOG: Duration = Duration::from_millis(200);
 /// these are also the errors that are counted: `count` is called.
 ///
 /// # Errors
-/// Those of starting a thread.
+/// The errors of starting a thread.
 pub(super) fn begin(whom: Whom, count: impl Fn(&Finding) + Send + 'static) -> io::Result<()> {
     let log = Xids::open().ok();
     let (pause, counts) = match log.is_some() {
