@@ -1,9 +1,9 @@
-//! Patterns as the filter language has them.
+//! Patterns of the filter language.
 
-/// Tells whether all of `text` fits `pattern`: `*` fits any run, `?` any one character; letter case does not matter.
+/// Tells whether all of `text` matches `pattern`: `*` matches any run of characters, `?` any one. Letter case does not matter.
 pub fn like(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // The last star seen, and how far into the text it reaches.
+    // The last star, and the place in the text up to which it has matched.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {

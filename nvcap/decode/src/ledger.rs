@@ -1,9 +1,9 @@
-//! The ledger: for each channel, what was captured and what is known to be missing.
+//! The ledger: an account, for each channel, of what was captured and what is known to be missing.
 //!
-//! A channel's ring positions are contiguous, so a loss does not depend on the source's word: a submission whose position
-//! is not the end of the previous one leaves a gap of a known size, whether or not the source reported it. The ledger does
-//! that sum itself from the [`Record`]s, and takes from the source only counts of losses that it cannot see (dropped
-//! records, doorbells of unknown channels). It knows no source, no decoder and no sink; `output::ledger` shows it.
+//! A channel's ring positions are contiguous, so losses are found even if the source does not report them: a submission whose position is
+//! not the end of the previous one leaves a gap of known size. The ledger computes these gaps itself from the [`Record`]s. From the source
+//! it takes only counts of losses that it cannot see (dropped records, doorbells of unknown channels). It knows no source, no decoder and
+//! no sink; `output::ledger` shows it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -39,28 +39,28 @@ pub const STATUS_ERROR: u8 = 1;
 pub const STATUS_USAGE: u8 = 2;
 /// Exit status of a trace that is known to be incomplete.
 pub const STATUS_LOST: u8 = 3;
-/// Exit status of a complete trace of processes of which none used a GPU.
+/// Exit status of a complete trace of processes none of which used a GPU.
 pub const STATUS_NO_GPU: u8 = 4;
 /// Exit status of a complete trace with something that could not be understood.
 pub const STATUS_NOT_UNDERSTOOD: u8 = 5;
 /// Exit status of a complete trace of a process for which the GPU faulted.
 pub const STATUS_FAULTED: u8 = 6;
 
-/// The most processes whose programs are kept for a trace without a GPU.
+/// The most processes whose programs are kept to explain a trace without a GPU.
 const PROGRAMS_KEPT: usize = 64;
 
 /// Doorbells whose channel never became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownDoorbells {
-    /// The process, 0 where unknown.
+    /// Process id; 0 if unknown.
     pub pid: u32,
-    /// The token written, where known.
+    /// Token that was written, if known.
     pub token: Option<u32>,
     /// Number of doorbells.
     pub count: u64,
 }
 
-/// The sums over all channels.
+/// Sums over all channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(
     missing_docs,
@@ -81,7 +81,7 @@ pub struct Totals {
     pub doorbells: u64,
 }
 
-/// Account of what was captured and what is known to be missing. Feed it every record, then query it.
+/// Account of what was captured and what is known to be missing. The caller gives it every record, then queries it.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     channels: BTreeMap<ChannelId, ChannelLedger>,
@@ -90,11 +90,11 @@ pub struct Ledger {
     untraced: Vec<Untraced>,
     unshown: u64,
     names: HashMap<u32, String>,
-    /// Channels whose process has no name yet, by process: a name looks through no others.
+    /// Channels whose process has no name yet, by process, so that a new name searches only these.
     unnamed: BTreeSet<(u32, ChannelId)>,
-    /// The program that each process executed last, also of those that have ended.
+    /// Program that each process executed last, including processes that have ended.
     programs: BTreeMap<u32, String>,
-    /// True if a process was seen to use a GPU: a channel, a mapping of the driver's, a call to it.
+    /// True if a process was seen to use a GPU: by a channel, a mapping of the driver's, or a call to the driver.
     gpu: bool,
     end_ns: u64,
     observed: Option<Observed>,
@@ -110,13 +110,13 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger, which is complete.
+    /// Makes an empty ledger, which is complete.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes one record into account. Records of one channel must come in the order the source gave them.
+    /// Takes in one record. Records of one channel must come in the order in which the source gave them.
     pub fn record(&mut self, record: &Record) {
         self.end_ns = self.end_ns.max(record_time(record));
         self.gpu |= matches!(
@@ -186,7 +186,7 @@ impl Ledger {
         }
     }
 
-    /// Takes note of a channel whose process has no name.
+    /// Records a channel whose process has no name.
     fn note_unnamed(&mut self, id: ChannelId) {
         if let Some(channel) = self.channels.get(&id)
             && channel.process.is_none()
@@ -195,7 +195,7 @@ impl Ledger {
         }
     }
 
-    /// Gives a process's name to its channels that have none.
+    /// Sets a process's name in its channels that have none.
     fn name_channels(&mut self, pid: u32, name: &str) {
         let of = (pid, ChannelId(0))..=(pid, ChannelId(u32::MAX));
         let ids: Vec<_> = self.unnamed.range(of).copied().collect();
@@ -244,37 +244,37 @@ impl Ledger {
         untraced::add(&mut self.untraced, pid, why, count);
     }
 
-    /// Faults of the GPU, in the order in which they came: as many as are kept.
+    /// Returns the faults of the GPU in the order in which they came, as many as are kept.
     #[must_use]
     pub fn faults(&self) -> &[Fault] {
         self.faults.kept()
     }
 
-    /// Number of all faults.
+    /// Returns the number of all faults.
     #[must_use]
     pub fn fault_count(&self) -> u64 {
         self.faults.count()
     }
 
-    /// Processes whose error notifiers were not read at their end, in the order in which they ended: as many as are kept, and the number of
-    /// all. A fault of their last moment is not told.
+    /// Returns the processes whose error notifiers were not read at their end, in the order in which they ended (as many as are kept), and
+    /// the number of all. A fault in the last moment of these is not reported.
     #[must_use]
     pub fn unread_notifiers(&self) -> (&[u32], u64) {
         self.faults.unread()
     }
 
-    /// Causes of the faults: one for each process and kind of fault.
+    /// Returns the causes of the faults: one for each process and kind of fault.
     #[must_use]
     pub fn blames(&self) -> Vec<Blame<'_>> {
         self.faults.blames()
     }
 
-    /// Completes each fault that is kept: `complete` gives the kernels of its suspects.
+    /// Completes each fault that is kept: `complete` sets the kernels of its suspects.
     pub fn name_suspects(&mut self, complete: impl FnMut(&mut Fault)) {
         self.faults.each(complete);
     }
 
-    /// Adds the engine that a channel feeds, found in the stream where the channel's record did not give it.
+    /// Sets the engine that a channel feeds, found in the stream, if the channel's record did not give it.
     pub fn learn_engine(&mut self, id: ChannelId, engine: Engine) {
         let channel = self.channels.entry(id).or_default();
         if channel.engine == Engine::Unknown {
@@ -287,42 +287,44 @@ impl Ledger {
         self.unshown = self.unshown.saturating_add(count);
     }
 
-    /// Objects that were captured but could not be written out.
+    /// Returns the number of objects that were captured but could not be written out.
     #[must_use]
     pub fn unshown(&self) -> u64 {
         self.unshown
     }
 
-    /// Context switches that the driver recorded; `None` where none were recorded.
+    /// Returns the account of context switches that the driver recorded; `None` if none were recorded.
     #[must_use]
     pub fn switched(&self) -> Option<Switched> {
         (self.switched.windows > 0).then_some(self.switched)
     }
 
-    /// Samples of program counters; `None` where there were none.
+    /// Returns the account of samples of program counters; `None` if there were none.
     #[must_use]
     pub fn sampled(&self) -> Option<Sampled> {
         (self.sampled.windows > 0).then_some(self.sampled)
     }
 
-    /// Stacks that were taken at doorbells (`--stacks`), and stacks that were lost. A lost stack makes nothing else incomplete.
+    /// Returns the number of stacks that were taken at doorbells (`--stacks`), and of stacks that were lost. A lost stack makes nothing
+    /// else incomplete.
     #[must_use]
     pub fn stacks(&self) -> (u64, u64) {
         (self.stacks, self.stacks_lost)
     }
 
-    /// States that the stack of one in `every` doorbells was taken, and that `skipped` doorbells were skipped.
+    /// Records that the stack was taken at one in `every` doorbells, and that `skipped` doorbells were skipped.
     pub fn add_stack_sample(&mut self, every: u32, skipped: u64) {
         self.stack_sample = Some((every, skipped));
     }
 
-    /// Returns the number of doorbells per stack that was taken, and the number of doorbells that were skipped; `None` where none were.
+    /// Returns the number of doorbells per stack that was taken, and the number of doorbells that were skipped; `None` if stacks were not
+    /// sampled.
     #[must_use]
     pub fn stack_sample(&self) -> Option<(u32, u64)> {
         self.stack_sample
     }
 
-    /// Counts parts that stacks lack, for a bound on what is read or a file that could not be read. No submission is missing for them.
+    /// Counts parts that stacks lack because of a limit on reading or a file that could not be read. No submission is missing for them.
     pub fn add_left_out_of_stacks(&mut self, what: &str, count: u64) {
         if count == 0 {
             return;
@@ -336,18 +338,18 @@ impl Ledger {
         *known = known.saturating_add(count);
     }
 
-    /// Words for what stacks lack, and how much of it: it makes stacks incomplete, not submissions.
+    /// Returns words for the parts that stacks lack, each with a count. They make stacks incomplete, not submissions.
     pub fn left_out_of_stacks(&self) -> impl Iterator<Item = (&str, u64)> {
         let all = self.left_out_of_stacks.iter();
         all.map(|(what, count)| (what.as_str(), *count))
     }
 
-    /// Takes the decoder's counts: with them the ledger says how much was understood.
+    /// Takes in the decoder's counts, from which the ledger says how much was understood.
     pub fn understand(&mut self, counts: Counts) {
         self.understood = Some(counts.into());
     }
 
-    /// Returns the part of the captured bytes that was understood; `None` where nothing was decoded.
+    /// Returns the part of the captured bytes that was understood; `None` if nothing was decoded.
     #[must_use]
     pub fn understood(&self) -> Option<&Understanding> {
         self.understood.as_ref()
@@ -358,7 +360,7 @@ impl Ledger {
         self.observed = Some(observed);
     }
 
-    /// The account of observing; `None` if nothing was observed.
+    /// Returns the account of observing; `None` if nothing was observed.
     #[must_use]
     pub fn observed(&self) -> Option<&Observed> {
         self.observed.as_ref()
@@ -369,29 +371,29 @@ impl Ledger {
         self.trapped = Some(trapped);
     }
 
-    /// The account of the trap; `None` if nothing was trapped.
+    /// Returns the account of the trap; `None` if nothing was trapped.
     #[must_use]
     pub fn trapped(&self) -> Option<&Trapped> {
         self.trapped.as_ref()
     }
 
-    /// The channels by their number in this trace.
+    /// Returns the channels by their number in this trace.
     pub fn channels(&self) -> impl Iterator<Item = (ChannelId, &ChannelLedger)> {
         self.channels.iter().map(|(id, c)| (*id, c))
     }
 
-    /// One channel.
+    /// Returns one channel.
     #[must_use]
     pub fn channel(&self, id: ChannelId) -> Option<&ChannelLedger> {
         self.channels.get(&id)
     }
 
-    /// Records dropped, by kind.
+    /// Returns the number of dropped records, by kind.
     pub fn dropped(&self) -> impl Iterator<Item = (RecordKind, u64)> + '_ {
         self.dropped.iter().map(|(k, n)| (*k, *n))
     }
 
-    /// Doorbells of channels that never became known.
+    /// Returns the doorbells of channels that never became known.
     pub fn unknown_doorbells(&self) -> impl Iterator<Item = UnknownDoorbells> + '_ {
         self.unknown
             .iter()
@@ -404,13 +406,13 @@ impl Ledger {
         &self.untraced
     }
 
-    /// Time of the last record, ns.
+    /// Returns the time of the last record, ns.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         self.end_ns
     }
 
-    /// Time from the first submission to the last, ns; `None` without two at different times.
+    /// Returns the time from the first submission to the last, ns; `None` without two at different times.
     #[must_use]
     pub fn duration_ns(&self) -> Option<u64> {
         let times = || self.channels.values().filter_map(|c| c.times);
@@ -419,13 +421,13 @@ impl Ledger {
         Some(last - first).filter(|ns| *ns > 0)
     }
 
-    /// The sums.
+    /// Returns the sums over all channels.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut t = Totals::default();
         for c in self.channels.values() {
             t.channels += u64::from(c.submissions > 0 || c.doorbells > 0);
-            // The positions and counts of a recording may be anything.
+            // A recording may have any positions and counts.
             for (sum, count) in [
                 (&mut t.submissions, c.submissions),
                 (&mut t.entries, c.entries),
@@ -455,8 +457,8 @@ impl Ledger {
             && self.unshown == 0
     }
 
-    /// The programs of the traced processes, each once, where none of them was seen to use a GPU: no channel, no mapping of a GPU's
-    /// memory. `None` where one did, where something may be missing, and where no process was traced.
+    /// Returns the programs of the traced processes, each once, if none of the processes was seen to use a GPU (no channel, no mapping of a
+    /// GPU's memory). `None` if one did, if something may be missing, or if no process was traced.
     #[must_use]
     pub fn without_gpu(&self) -> Option<Vec<&str>> {
         if self.gpu || self.programs.is_empty() || !self.is_complete() {
@@ -471,7 +473,7 @@ impl Ledger {
         Some(all)
     }
 
-    /// The exit status of this verdict: [`STATUS_COMPLETE`], [`STATUS_LOST`], [`STATUS_NO_GPU`], [`STATUS_FAULTED`] or
+    /// Returns the exit status of this verdict: [`STATUS_COMPLETE`], [`STATUS_LOST`], [`STATUS_NO_GPU`], [`STATUS_FAULTED`] or
     /// [`STATUS_NOT_UNDERSTOOD`].
     #[must_use]
     pub fn exit_status(&self) -> u8 {
@@ -517,7 +519,7 @@ mod tests {
         })
     }
 
-    /// With many processes that have a channel each, the name of one looks through its own channels alone.
+    /// Test of many processes that have a channel each: a process's name searches only that process's channels.
     #[test]
     fn a_name_is_given_to_its_process_s_channels_alone() {
         let mut ledger = Ledger::new();

@@ -1,12 +1,12 @@
-//! Raw records: what a source saw, before any interpretation.
+//! Raw records: the observations of a source, before any interpretation.
 //!
-//! Every source (the breakpoint trap, `/proc/PID/mem`, a capture file, an imported log) delivers the same
-//! [`Record`]s in the order it saw them. Nothing here is derived, so a better model or decoder gets more out of old
-//! records. This module knows no source, no model and no decoder.
+//! Every source (the breakpoint trap, `/proc/PID/mem`, a capture file, an imported log) delivers the same [`Record`]s, in the order in
+//! which it saw them. No record is derived from others, so a better model or decoder gets more out of old records. This module knows no
+//! source, no model and no decoder.
 //!
 //! Times are nanoseconds of `CLOCK_MONOTONIC` of the traced machine.
 //!
-//! A record is plain data: a program with facts from elsewhere makes records of them, and gives them to a [driver
+//! A record is plain data: a program with facts from elsewhere makes records of them, and passes them to a [driver
 //! model](crate::driver::Model), a [decoder](crate::decode::Decoder) or a pipeline.
 //!
 //! ```
@@ -71,7 +71,7 @@ pub struct CpuVa(pub u64);
 
 crate::wire::address!(CpuVa);
 
-/// An enum whose values have names, as JSON and text show them.
+/// Defines an enum whose values have names, which JSON and text show.
 macro_rules! named {
     ($(#[$meta:meta])* pub enum $t:ident { $($(#[$of:meta])* $value:ident = $name:literal,)* }) => {
         $(#[$meta])*
@@ -81,7 +81,7 @@ macro_rules! named {
         }
 
         impl $t {
-            /// Its name in JSON and text.
+            /// Returns the name in JSON and text.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -89,10 +89,10 @@ macro_rules! named {
                 }
             }
 
-            /// The names of all values.
+            /// Names of all values.
             pub const NAMES: &[&str] = &[$($name),*];
 
-            /// The value with this name.
+            /// Returns the value with this name.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {
                 match name {
@@ -118,19 +118,19 @@ macro_rules! named {
 }
 pub(crate) use named;
 
-/// Time and place of something that happened.
+/// Time and place of an event: time, process and thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct At {
-    /// Nanoseconds, `CLOCK_MONOTONIC`; 0 where the source does not know it.
+    /// Time, `CLOCK_MONOTONIC`, ns; 0 if the source does not know it.
     pub time_ns: u64,
-    /// Process (thread group) id in the tracer's PID namespace; 0 where the source does not know it.
+    /// Process (thread group) id in the tracer's PID namespace; 0 if the source does not know it.
     pub pid: u32,
-    /// Thread id; 0 where the source cannot know it (observed rings).
+    /// Thread id; 0 if the source cannot know it (observed rings).
     pub tid: u32,
 }
 
 impl At {
-    /// The time, if known.
+    /// Returns the time, if known.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
         (self.time_ns != 0).then_some(self.time_ns)
@@ -147,7 +147,7 @@ impl At {
     }
 }
 
-/// Bytes copied from the traced process, possibly not all.
+/// Bytes copied from the traced process, possibly only the first part.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Bytes {
     /// The copied bytes, from the start.
@@ -156,50 +156,50 @@ pub struct Bytes {
     pub full_len: u64,
 }
 
-/// A structure that an ioctl argument points to.
+/// A structure to which an ioctl argument points.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nested {
-    /// Its address in the process.
+    /// Address of the structure in the process.
     pub address: CpuVa,
-    /// Before the call.
+    /// Contents before the call.
     pub input: Bytes,
-    /// After the call.
+    /// Contents after the call.
     pub output: Bytes,
 }
 
 /// One ioctl on a device file of the driver, recorded at its return.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ioctl {
-    /// Entry of the call.
+    /// Time of the call's entry, process and thread.
     pub at: At,
-    /// Return of the call, ns; `None` where it was not seen.
+    /// Time of the call's return, ns; `None` if it was not seen.
     pub end_ns: Option<u64>,
     /// The device file.
     pub device: Device,
-    /// The file descriptor, where the source knows it.
+    /// File descriptor, if the source knows it.
     pub fd: Option<i32>,
-    /// An opaque number that is the same for the same open file of one boot, 0 where unknown.
+    /// Opaque number of the open file, the same within one boot; 0 if unknown.
     pub file: u64,
     /// Number of the open file that the argument itself names by a file descriptor (NV_ESC_RM_MAP_MEMORY).
     pub named_file: u64,
-    /// The request number (`_IOC` encoded for RM, plain for UVM).
+    /// Request number (`_IOC` encoded for RM, plain for UVM).
     pub request: u32,
-    /// The system call's result (negative errno, or >= 0); `None` where it was not seen.
+    /// Result of the system call (negative errno, or >= 0); `None` if it was not seen.
     pub result: Option<i64>,
-    /// The argument structure before the call.
+    /// Argument structure before the call.
     pub input: Bytes,
-    /// The argument structure after the call.
+    /// Argument structure after the call.
     pub output: Bytes,
-    /// The parameters it points to.
+    /// Parameters to which the argument points.
     pub nested: Option<Nested>,
 }
 
 /// A mapping of a device file into a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Time when it was made (or, for one found afterwards, when it was found), and the thread.
+    /// Time at which the mapping was made (or found, if it was found afterwards), and the thread.
     pub at: At,
-    /// The device file mapped.
+    /// Device file that is mapped.
     pub device: Device,
     /// Descriptor of the device file, as in [`Ioctl::fd`].
     pub fd: Option<i32>,
@@ -209,9 +209,9 @@ pub struct Mapping {
     pub start: CpuVa,
     /// Length in bytes.
     pub len: u64,
-    /// True if it may be read.
+    /// True if the mapping is readable.
     pub read: bool,
-    /// True if it may be written.
+    /// True if the mapping is writable.
     pub write: bool,
     /// True if the mapping existed before the trace began (found in `/proc/PID/maps`).
     pub found: bool,
@@ -237,64 +237,64 @@ pub struct Process {
     pub life: Life,
 }
 
-/// A channel's number in this trace: given by the source that announced the channel, never reused in a trace.
+/// A channel's number in this trace. The source that announces the channel chooses it and never reuses it in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ChannelId(pub u32);
 
 named! {
-    /// Way in which a submission was seen.
+    /// Way in which a submission was captured.
     pub enum How {
         /// At the doorbell, by the breakpoint.
         Trapped = "trapped",
-        /// At the store that rings the doorbell, before it was executed: by the execution breakpoint, or on aarch64 by the
-        /// watchpoint, which traps before the store there.
+        /// Before the store that rings the doorbell was executed: by the execution breakpoint or, on aarch64, by the watchpoint, which
+        /// traps before the store there.
         Precommit = "precommit",
-        /// At a later doorbell of the channel than their own, or soon after, for doorbells are captured in batches (`--batch`): the
-        /// time is an upper bound.
+        /// At a later doorbell of the channel than the submission's own, or soon after it, because doorbells are captured in batches
+        /// (`--batch`). The time is an upper bound.
         Batched = "batched",
-        /// By reading the ring afterwards: the time is an upper bound and the thread is unknown.
+        /// By reading the ring afterwards. The time is an upper bound and the thread is unknown.
         Observed = "observed",
-        /// By an independent capture.
+        /// From an independent capture.
         Recorded = "recorded",
     }
 }
 
 impl How {
-    /// Tells whether the submission was seen some time after its doorbell, not at it.
+    /// Tells whether the submission was captured some time after its doorbell, not at it.
     #[must_use]
     pub const fn is_after(self) -> bool {
         matches!(self, Self::Batched | Self::Observed)
     }
 }
 
-/// The most pushbuffer bytes of one submission, or of one look at a ring: entries may announce 8 MiB each, all in the same
-/// memory or in none. Bytes beyond that count as unreadable.
+/// The most pushbuffer bytes of one submission, or of one look at a ring. Entries may announce 8 MiB each, all in the same memory or in
+/// none. Bytes beyond the limit count as unreadable.
 pub const MOST_BYTES: usize = 128 << 20;
 
-/// One GPFIFO entry and the bytes it points to.
+/// One GPFIFO entry and the bytes to which it points.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Segment {
-    /// The 8-byte ring entry as it was in the ring.
+    /// Ring entry, 8 bytes, as it was in the ring.
     pub entry: u64,
-    /// The pushbuffer bytes, as many as the entry's LENGTH says (zero where missing); fewer, if the rest was not captured.
+    /// Pushbuffer bytes, zero where missing: as many as the entry's LENGTH says, or fewer if the rest was not captured.
     pub bytes: Vec<u8>,
-    /// The parts of `bytes` that could not be read.
+    /// Parts of `bytes` that could not be read.
     pub holes: Vec<Hole>,
 }
 
 /// New entries of one channel's ring, in ring order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// Time of the doorbell (or of the look, when observed).
+    /// Time of the doorbell (of the look, if observed), process and thread.
     pub at: At,
     /// The channel.
     pub channel: ChannelId,
-    /// The token written to the doorbell, where it was seen.
+    /// Token written to the doorbell, if it was seen.
     pub token: Option<u32>,
-    /// Ring positions since the channel's first entry, counted without wrapping: that of `segments[0]`.
+    /// Ring position of `segments[0]`: the number of entries since the channel's first, counted without wrapping.
     pub position: u64,
-    /// GP_GET as read from USERD with `gp_put`; `None` where the source did not read it.
+    /// GP_GET as read from USERD together with `gp_put`; `None` if the source did not read it.
     pub gp_get: Option<u32>,
     /// GP_PUT before these entries (index into the ring).
     pub prev_put: u32,
@@ -304,22 +304,23 @@ pub struct Submission {
     pub ip: Option<u64>,
     /// Address of the doorbell word.
     pub doorbell: Option<CpuVa>,
-    /// Way in which it was seen.
+    /// Way in which the submission was captured.
     pub how: How,
     /// True if the entries were committed before this doorbell but could not be captured at their own.
     pub late: bool,
-    /// Latest time at which they are known not to have been in the ring yet, ns: that of the look before, when observed.
+    /// Latest time at which the entries are known not to have been in the ring yet, ns. For an observed submission, it is the time of the
+    /// look before.
     pub absent_ns: Option<u64>,
-    /// Name of the thread that rang, where known.
+    /// Name of the thread that rang, if known.
     pub thread: Option<std::sync::Arc<str>>,
-    /// The entries.
+    /// Entries of the submission.
     pub segments: Vec<Segment>,
 }
 
 /// A GPU of the traced machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Time when it was looked at.
+    /// Time at which the GPU was looked at.
     pub at: At,
     /// Number N of `/dev/nvidiaN`.
     pub minor: u32,
@@ -327,17 +328,17 @@ pub struct Gpu {
     pub pci_device: u16,
 }
 
-/// Copy that the driver keeps of a QMD in the process's own memory, or of the arguments and tables that its kernel reads: contents of
-/// GPU memory that were written before the trace began.
+/// A copy that the driver keeps, in the process's own memory, of a QMD or of the arguments and tables that its kernel reads. It shows GPU
+/// memory that was written before the trace began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QmdCopy {
-    /// Time when it was found, and the process.
+    /// Time at which the copy was found, and the process.
     pub at: At,
-    /// Its address for the GPU.
+    /// GPU address of the contents.
     pub address: GpuVa,
-    /// The contents.
+    /// Contents of the GPU memory.
     pub bytes: Vec<u8>,
-    /// The address of the copy in the process.
+    /// Address of the copy in the process.
     pub found: CpuVa,
 }
 
@@ -348,7 +349,7 @@ named! {
         Record = "record",
         /// The code: its upload was seen, and a cubin image in the process's memory has the same code.
         Code = "code",
-        /// Both, and they agree.
+        /// Both the record and the code, which agree.
         RecordAndCode = "record+code",
         /// The code: its upload was seen, and a fat binary in a file that the process has mapped has the same code.
         File = "file",
@@ -361,30 +362,31 @@ named! {
 pub struct KernelParam {
     /// Offset among the arguments, bytes.
     pub offset: u32,
-    /// Its size in bytes.
+    /// Size, bytes.
     pub size: u32,
 }
 
-/// A kernel: the function that lies at a program's address.
+/// A kernel: the function at a program's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Time when its name was found, and the process.
+    /// Time at which the name was found, and the process.
     pub at: At,
-    /// Address of its first instruction for the GPU.
+    /// GPU address of the first instruction.
     pub program: GpuVa,
-    /// Its name as the compiler wrote it (mangled, for C++ and Rust). Empty: from this time on it is not known which function lies there.
+    /// Mangled name, as the compiler wrote it (for C++ and Rust). An empty name means that from this time on the function at the address is
+    /// not known.
     pub name: String,
-    /// Bytes of its code, where known.
+    /// Length of the code, bytes, if known.
     pub bytes: Option<u64>,
-    /// Its parameters in order; `None` where they are not known.
+    /// Parameters in order; `None` if not known.
     pub params: Option<Vec<KernelParam>>,
     /// Evidence for the name.
     pub by: NamedBy,
     /// True if the evidence admits no other name. Otherwise it is the best guess.
     pub certain: bool,
-    /// True if the kernel is one of the driver's own: its name is one of theirs, and so are those of the functions beside it.
+    /// True if the kernel is one of the driver's own: its name, and the names of the functions beside it, are those of driver kernels.
     pub driver: bool,
-    /// Variables of the image that the function is of, told with one function of each image; empty where they are not known.
+    /// Variables of the function's image; given with only one function of each image, and empty if not known.
     pub variables: Vec<Variable>,
 }
 
@@ -405,7 +407,7 @@ impl Kernel {
         }
     }
 
-    /// Makes the record that it is not known from a time on which function lies at an address.
+    /// Makes a record that from a time on the function at an address is not known.
     #[must_use]
     pub fn unknown(at: At, program: u64) -> Self {
         Self {
@@ -414,38 +416,38 @@ impl Kernel {
         }
     }
 
-    /// Tells whether it has a name.
+    /// Tells whether the kernel has a name.
     #[must_use]
     pub fn is_known(&self) -> bool {
         !self.name.is_empty()
     }
 }
 
-/// A semaphore in a process's memory that the GPU has written, as another processor saw it.
+/// A semaphore in a process's memory that the GPU has written, as seen by another processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Its address for the GPU, which is its address in the process too.
+    /// GPU address, which is also the address in the process.
     pub address: GpuVa,
-    /// The number that was found there.
+    /// Number that was found in the semaphore.
     pub payload: u32,
-    /// The time stamp beside it, by the GPU's clock, ns; `None` for a semaphore of one word.
+    /// Timestamp beside the number, by the GPU's clock, ns; `None` for a semaphore of one word.
     pub gpu_ns: Option<u64>,
-    /// Begin of the last read that still found another number, `CLOCK_MONOTONIC`, ns.
+    /// Beginning of the last read that still found another number, `CLOCK_MONOTONIC`, ns.
     pub before_ns: u64,
-    /// End of the first read that found this one, `CLOCK_MONOTONIC`, ns.
+    /// End of the first read that found this number, `CLOCK_MONOTONIC`, ns.
     pub seen_ns: u64,
 }
 
-/// Semaphores that were read again and again over a stretch of time, and those that changed.
+/// Semaphores that were read repeatedly over a stretch of time, and their changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamps {
-    /// The end of the stretch, and the process.
+    /// End of the stretch, and the process.
     pub at: At,
-    /// Its begin, ns.
+    /// Beginning of the stretch, ns.
     pub from_ns: u64,
-    /// Number of times that they were read in it.
+    /// Number of reads in the stretch.
     pub reads: u64,
-    /// The changes, in the order in which they were seen.
+    /// Changes, in the order in which they were seen.
     pub stamps: Vec<Stamp>,
 }
 
@@ -466,19 +468,19 @@ pub enum Record {
     Submission(Submission),
     /// A GPU, as the system names it.
     Gpu(Gpu),
-    /// A QMD that was written before the trace began, or what its kernel reads.
+    /// A QMD that was written before the trace began, or data that its kernel reads.
     QmdCopy(Box<QmdCopy>),
     /// The name of a program.
     Kernel(Box<Kernel>),
     /// The stack at a doorbell. It comes before the submissions of that doorbell.
     Stack(Stack),
-    /// Semaphores with the GPU's time stamps.
+    /// Semaphores with the GPU's timestamps.
     Stamps(Box<Stamps>),
     /// A loss.
     Loss(Loss),
-    /// Ring entries that nobody read because the user asked for it.
+    /// Ring entries that were not read because the user asked for it.
     Skipped(Skipped),
-    /// Snapshot of a process, beside its rings' newest entries.
+    /// A snapshot of a process, besides its rings' newest entries.
     Snapshot(Box<ProcessSnapshot>),
     /// A fault of the GPU.
     Fault(Box<Fault>),
@@ -489,7 +491,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// Returns the time and place at which it happened, or was noticed.
+    /// Returns time and place of the event, or of its being noticed.
     #[must_use]
     pub fn at(&self) -> At {
         match self {

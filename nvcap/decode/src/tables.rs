@@ -1,8 +1,8 @@
-//! The built-in tables of `nvcap/facts/`, read where they lie. Knows their form, which `nvcap/facts/README.md` describes and
-//! `cargo xtask facts` writes; what they say, and with what columns, stands beside whoever reads them ([`tables!`]).
+//! Built-in tables of `nvcap/facts/`, read in place. The module knows their form, which `nvcap/facts/README.md` describes and `cargo xtask
+//! facts` writes. Their contents and columns are described beside the readers of each table ([`tables!`]).
 //!
-//! That a file has the tables that are read of it, with these columns, is checked when nvcap is compiled. An index that is
-//! too high still gives an answer (zeros, empty texts) and no panic.
+//! The compiler checks that a file has the tables that are read from it, with these columns. An index that is too high gives an answer
+//! (zeros, empty texts) and no panic.
 
 use std::marker::PhantomData;
 
@@ -12,12 +12,12 @@ const MAGIC: &[u8] = b"NVTABLE1";
 #[derive(Debug)]
 pub(crate) struct File {
     bytes: &'static [u8],
-    /// With the length of each before it, which is no more than 127 and so a character itself.
+    /// Texts, each preceded by its length, which is at most 127 and therefore itself a character.
     texts: &'static str,
 }
 
 impl File {
-    /// The file with these bytes.
+    /// Makes the file with these bytes.
     pub(crate) const fn new(bytes: &'static [u8]) -> Self {
         assert!(same(part(bytes, 0, MAGIC.len()), MAGIC), "not of tables");
         match std::str::from_utf8(rows_of(bytes, b"texts", b"1")) {
@@ -26,7 +26,7 @@ impl File {
         }
     }
 
-    /// The text that begins at a byte of the texts: its length, then itself.
+    /// Returns the text at a byte offset in the texts: its length, then the text itself.
     #[inline]
     fn text(&self, at: u32) -> &'static str {
         let at = at as usize;
@@ -36,8 +36,8 @@ impl File {
     }
 }
 
-/// The rows of a table. Its head and those before it tell where they are: name and columns, each with its length before it,
-/// and the number of rows. All of this is computed by the compiler.
+/// Finds the rows of a table, at compile time. The table's head and those before it give its place: name and columns, each preceded by its
+/// length, and the number of rows.
 const fn rows_of(bytes: &'static [u8], name: &[u8], columns: &[u8]) -> &'static [u8] {
     let heads_end = word(bytes, MAGIC.len());
     let (mut head, mut rows) = (MAGIC.len() + 4, heads_end);
@@ -73,7 +73,7 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     i == a.len() && i == b.len()
 }
 
-/// Bytes of columns with these codes.
+/// Returns the width of columns with these codes, bytes.
 pub(crate) const fn width_of(columns: &[u8]) -> usize {
     let (mut i, mut width) = (0, 0);
     while i < columns.len() {
@@ -89,7 +89,7 @@ pub(crate) const fn width_of(columns: &[u8]) -> usize {
     width
 }
 
-/// The bytes of a row, and the file that has its texts.
+/// The bytes of a row, and the file that has the row's texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cells {
     bytes: &'static [u8],
@@ -103,7 +103,7 @@ impl Cells {
         number.copied().unwrap_or([0; N])
     }
 
-    /// The cell that begins at a byte of the row.
+    /// Returns the cell at a byte offset in the row.
     #[inline]
     pub(crate) fn cell<C: Column>(self, at: usize) -> C::Value {
         C::read(self, at)
@@ -119,7 +119,7 @@ pub(crate) trait Column {
     fn read(row: Cells, at: usize) -> Self::Value;
 }
 
-/// A column of one of these types: how the head names it, what is read, and how.
+/// Defines a column type: its code in the head, the value that is read, and the way of reading it.
 macro_rules! column {
     ($($kind:ty, $code:literal, $value:ty: $read:expr;)+) => { $(
         impl Column for $kind {
@@ -159,16 +159,16 @@ impl<R: Row> Column for Run<R> {
 
 /// A row of a certain table.
 pub(crate) trait Row: Copy {
-    /// The table's name in its file.
+    /// Name of the table in its file.
     const TABLE: &'static str;
-    /// Its columns' codes.
+    /// Codes of the columns.
     const COLUMNS: &'static [u8];
-    /// Bytes of a row.
+    /// Width of a row, bytes.
     const WIDTH: usize = width_of(Self::COLUMNS);
     fn of(cells: Cells) -> Self;
 }
 
-/// Rows of a table that lie one after another.
+/// Consecutive rows of a table.
 #[derive(Debug)]
 pub(crate) struct Run<R> {
     first: u32,
@@ -200,7 +200,7 @@ pub(crate) struct Table<R> {
 }
 
 impl<R: Row> Table<R> {
-    /// The table of a file that has rows of this type.
+    /// Returns the table of a file that has rows of this type.
     pub(crate) const fn of(file: &'static File) -> Self {
         Self {
             bytes: rows_of(file.bytes, R::TABLE.as_bytes(), R::COLUMNS),
@@ -214,7 +214,7 @@ impl<R: Row> Table<R> {
         self.bytes.len() / R::WIDTH
     }
 
-    /// Row `index`, of zeros where there is none.
+    /// Returns row `index`; a row of zeros if there is none.
     #[inline]
     pub(crate) fn row(&self, index: usize) -> R {
         let at = index.saturating_mul(R::WIDTH);
@@ -225,19 +225,19 @@ impl<R: Row> Table<R> {
         })
     }
 
-    /// Every row.
+    /// Returns every row.
     pub(crate) fn all(&'static self) -> impl Iterator<Item = R> {
         (0..self.len()).map(|i| self.row(i))
     }
 
-    /// The rows of a run.
+    /// Returns the rows of a run.
     pub(crate) fn run(&'static self, run: Run<R>) -> impl Iterator<Item = R> {
         let first = run.first as usize;
         (0..usize::from(run.count)).map(move |i| self.row(first + i))
     }
 
-    /// In a table that is in the order of `key`: the first row that has this key or a higher one, and those after it, with
-    /// their indexes.
+    /// Returns, from a table in the order of `key`, the first row that has this key or a higher one, and those after it, with their
+    /// indexes.
     pub(crate) fn from<K: Ord>(
         &'static self,
         wanted: K,
@@ -256,8 +256,8 @@ impl<R: Row> Table<R> {
     }
 }
 
-/// Describes the tables of a file: `TABLE = "its name": Row { column: type, ... }` makes the table and the type of its rows,
-/// with a method for each column.
+/// Defines the tables of a file: `TABLE = "its name": Row { column: type, ... }` makes the table and the type of its rows, with a method
+/// for each column.
 macro_rules! tables {
     ($file:ident; $($(#[$doc:meta])* $table:ident = $name:literal: $row:ident { $($columns:tt)+ })+) => { $(
         $(#[$doc])*
@@ -267,7 +267,7 @@ macro_rules! tables {
 }
 pub(crate) use tables;
 
-/// The type of a table's rows.
+/// Defines the type of a table's rows.
 macro_rules! row {
     ($row:ident = $name:literal { $($column:ident: $kind:ty),+ $(,)? }) => {
         #[derive(Clone, Copy, Debug)]
@@ -286,7 +286,7 @@ macro_rules! row {
 }
 pub(crate) use row;
 
-/// The methods of a row: each column lies behind those before it.
+/// Defines the methods of a row: each column lies behind those before it.
 macro_rules! cells {
     ([$($before:ty,)*]) => {};
     ([$($before:ty,)*] $column:ident: $kind:ty, $($rest:tt)*) => {

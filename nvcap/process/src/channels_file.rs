@@ -10,14 +10,14 @@ use nvcap_decode::record::{At, Channel, ChannelId, CpuVa, Origin};
 pub struct NamedDoorbell {
     /// Address of the 32-bit word in the process.
     pub address: u64,
-    /// GPU that the doorbell belongs to, where the user names one.
+    /// GPU to which the doorbell belongs, if the user names one.
     pub gpu: Option<u32>,
 }
 
 /// A channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamedChannel {
-    /// GPU that the channel belongs to, where the user names one.
+    /// GPU to which the channel belongs, if the user names one.
     pub gpu: Option<u32>,
     /// Work-submit token.
     pub token: Option<u32>,
@@ -27,7 +27,7 @@ pub struct NamedChannel {
     pub engine: Option<u32>,
     /// Address of the ring in the process.
     pub ring: u64,
-    /// Ring entries, a power of two.
+    /// Number of ring entries, a power of two.
     pub entries: u32,
     /// Address of USERD in the process.
     pub userd: u64,
@@ -100,8 +100,8 @@ impl ChannelsFile {
         Ok(given)
     }
 
-    /// Checks that the named doorbells and channels can be observed without a trap. Observing does not see doorbells, so that a
-    /// doorbell alone does not lead to any channel.
+    /// Checks that the named doorbells and channels can be observed without a trap. Observing does not see doorbells, so a doorbell alone
+    /// leads to no channel.
     ///
     /// # Errors
     /// When the user named doorbells and no channels.
@@ -198,7 +198,7 @@ impl ChannelsFile {
     }
 }
 
-/// A decimal or 0x number.
+/// Parses a decimal or 0x number.
 pub(crate) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),

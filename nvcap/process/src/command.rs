@@ -1,4 +1,4 @@
-//! The command that nvcap starts: forked first, executed when the trace is ready for it.
+//! The command that nvcap starts: it is forked first, and executed when the trace is ready for it.
 
 use std::{
     ffi::{CString, OsString},
@@ -13,21 +13,21 @@ use std::{
 use super::error::{Error, Result};
 use super::user::User;
 
-/// Command that is to be started, and its user.
+/// A command to be started, and its user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
-    /// The command and its arguments.
+    /// Command and arguments.
     pub argv: Vec<OsString>,
-    /// User that the command runs as; nvcap's own user where none is named.
+    /// User as which the command runs; nvcap's own user if none is named.
     pub user: Option<User>,
 }
 
 /// A child process that waits for [`go`](Self::go), or runs its command.
 #[derive(Debug)]
 pub struct Command {
-    /// Its process id.
+    /// Process id of the child.
     pub pid: u32,
-    /// Name of the command, and of the user that it runs as where that is not nvcap's own.
+    /// Name of the command, followed by its user if that is not nvcap's own.
     name: String,
     go: Option<OwnedFd>,
     failure: std::fs::File,
@@ -45,7 +45,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl Command {
-    /// Forks the process that will execute the command. Call it before other threads are started.
+    /// Forks the process that will execute the command. It must be called before other threads are started.
     ///
     /// # Errors
     /// When no further process can be started, or an argument holds a NUL.
@@ -113,7 +113,7 @@ impl Command {
         Ok(())
     }
 
-    /// Returns the error of a child that could not do a step. `failure`: the bytes that the child wrote.
+    /// Returns the error of a child that could not do a step. `failure` holds the bytes that the child wrote.
     fn failed(&self, failure: [u8; 8]) -> Error {
         let [step, errno] =
             [&failure[..4], &failure[4..]].map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
@@ -132,7 +132,7 @@ impl Command {
         )
     }
 
-    /// The child's status, if the child has ended.
+    /// Returns the child's status, if the child has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.reap(libc::WNOHANG)
     }
@@ -170,7 +170,7 @@ fn has_ended(pid: u32, flags: i32) -> bool {
     let options = libc::WEXITED | libc::WNOWAIT | flags;
     // SAFETY: room for one structure.
     let result = unsafe { libc::waitid(libc::P_PID, pid, &mut info, options) };
-    // SAFETY: waitid has filled the structure, or left it zero where there is nothing.
+    // SAFETY: waitid has filled the structure, or left it zero if there is nothing.
     let known = unsafe { info.si_pid() } == pid as i32;
     let stopped = matches!(info.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED);
     result == 0 && known && !stopped
@@ -193,13 +193,13 @@ fn strings(
     all.map(|s| CString::new(s.into_vec())).collect()
 }
 
-/// Returns the strings as exec takes them: a null pointer is the end.
+/// Returns the strings in the form that exec takes: a list that ends with a null pointer.
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     let end = std::iter::once(std::ptr::null());
     strings.iter().map(|s| s.as_ptr()).chain(end).collect()
 }
 
-/// nvcap's own environment, with the variables that name the user replaced by those of `user`.
+/// Returns nvcap's own environment, with the variables that name the user replaced by those of `user`.
 fn environment(user: &User) -> std::result::Result<Vec<CString>, std::ffi::NulError> {
     let is_changed = |name: &OsString| user.environment.iter().any(|(n, _)| name == n);
     let kept = std::env::vars_os().filter(|(name, _)| !is_changed(name));
@@ -212,7 +212,7 @@ fn environment(user: &User) -> std::result::Result<Vec<CString>, std::ffi::NulEr
     }))
 }
 
-/// Step of the child; the steps are done in this order.
+/// A step of the child. The steps are done in this order.
 #[derive(Clone, Copy)]
 enum Step {
     Groups = 1,
@@ -222,7 +222,7 @@ enum Step {
 }
 
 /// # Safety
-/// To be called in a forked child only; `argv` and `envp` must be NUL-terminated strings behind a null-terminated list.
+/// Must be called in a forked child only. `argv` and `envp` must be null-terminated lists of NUL-terminated strings.
 unsafe fn child(
     go: i32,
     other: i32,
@@ -233,7 +233,7 @@ unsafe fn child(
 ) -> ! {
     // SAFETY: async-signal-safe functions on descriptors of ours and on memory of the parent's copied frame.
     unsafe {
-        // Without this our own copy keeps the pipe open when nvcap dies before it says go.
+        // Without this close, our own copy would keep the pipe open if nvcap died before it says go.
         libc::close(other);
         let mut byte = 0u8;
         if libc::read(go, (&raw mut byte).cast(), 1) != 1 {
@@ -259,11 +259,11 @@ unsafe fn child(
     }
 }
 
-/// Changes the process's user for good; `Err` has the step that failed. The groups are set first, because a user who is not root
-/// may not set them. Makes the system calls itself, because the C library's functions would first look for other threads.
+/// Changes the process's user for good; `Err` has the step that failed. The groups are set first, because a user who is not root may not
+/// set them. The system calls are made directly, because the C library's functions would first look for other threads.
 ///
 /// # Safety
-/// To be called in a forked child only.
+/// Must be called in a forked child only.
 unsafe fn become_user(user: &User) -> std::result::Result<(), Step> {
     let (uid, gid) = (user.uid, user.gid);
     // SAFETY: as many numbers as are named; the other two calls take numbers alone.
@@ -284,7 +284,7 @@ unsafe fn become_user(user: &User) -> std::result::Result<(), Step> {
 /// Tells the parent which step failed, and why.
 ///
 /// # Safety
-/// To be called in a forked child only, right after the step that failed.
+/// Must be called in a forked child only, right after the step that failed.
 unsafe fn fail(to: i32, step: Step) -> ! {
     // SAFETY: async-signal-safe functions; eight bytes of this frame.
     unsafe {

@@ -1,9 +1,9 @@
-//! Surrender of rights before nvcap takes bytes of others: of capabilities that nothing needs any more, and of system calls that decoding never
-//! makes.
+//! Surrender of rights before nvcap takes in bytes of others: of capabilities that are no longer needed, and of system calls that decoding
+//! never makes.
 //!
-//! Each surrender holds for the calling thread and for the threads that it starts later. It is a second line of defence: the parsers must be
-//! safe by themselves, and threads of one process share their memory. Where the kernel refuses a surrender, nvcap goes on without it, and says
-//! so in its log.
+//! Each surrender holds for the calling thread and for the threads that it starts later. It is a second line of defence: the parsers must
+//! be safe by themselves, and threads of one process share their memory. If the kernel refuses a surrender, nvcap goes on without it, and
+//! says so in its log.
 
 use std::{cell::Cell, io};
 
@@ -22,7 +22,7 @@ const REACHING: [libc::c_long; 8] = [
     libc::SYS_bind,
 ];
 
-/// Calls that change the kernel, its modules, mounts, namespaces and keys, and calls that are new ways into the kernel.
+/// Calls that change the kernel, its modules, mounts, namespaces and keys, and calls that open new ways into the kernel.
 const KERNEL: [libc::c_long; 25] = [
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -52,12 +52,12 @@ const KERNEL: [libc::c_long; 25] = [
 ];
 
 thread_local! {
-    /// True once this thread has given up the calls that decoding never makes. Each filter makes every call slower, so a thread takes this
-    /// filter once.
+    /// True once this thread has given up the calls that decoding never makes. Each filter makes every call slower, so a thread installs
+    /// this filter only once.
     static DECODES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Gives up the calls that decoding never makes, and every way to gain rights. A call that was given up fails with EPERM.
+/// Gives up the calls that decoding never makes, and every way to gain rights. Such a call then fails with EPERM.
 pub fn decoding() {
     if DECODES.replace(true) {
         return;
@@ -95,14 +95,14 @@ fn keep_bits(kept: u64) -> io::Result<()> {
         .into_iter()
         .filter(|c| kept & c.bitmask() != 0)
         .collect();
-    // The effective ones first: they must be permitted.
+    // The effective set comes first, because its capabilities must be permitted.
     for set in [CapSet::Effective, CapSet::Permitted] {
         caps::set(None, set, &kept).map_err(io::Error::other)?;
     }
     caps::clear(None, CapSet::Inheritable).map_err(io::Error::other)
 }
 
-/// Refuses these calls to the calling thread, with EPERM.
+/// Refuses these calls to the calling thread: they fail with EPERM.
 pub fn refuse(calls: impl IntoIterator<Item = libc::c_long>) -> io::Result<()> {
     let calls = calls.into_iter().map(|call| (call, Vec::new())).collect();
     let refused = SeccompAction::Errno(libc::EPERM as u32);
@@ -113,7 +113,7 @@ pub fn refuse(calls: impl IntoIterator<Item = libc::c_long>) -> io::Result<()> {
     let program: BpfProgram = filter
         .and_then(TryInto::try_into)
         .map_err(io::Error::other)?;
-    // It also sees to it that no program that is executed gains rights.
+    // It also ensures that no executed program gains rights.
     seccompiler::apply_filter(&program).map_err(io::Error::other)
 }
 
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `test` on a thread of its own, because a right that was given up cannot be had again.
+    /// Runs `test` on a thread of its own, because a right that was given up cannot be regained.
     fn alone(test: impl FnOnce() + Send + 'static) {
         thread::spawn(test).join().unwrap();
     }
@@ -148,7 +148,7 @@ mod tests {
             let socket = std::net::TcpListener::bind("127.0.0.1:0");
             assert_eq!(socket.unwrap_err().kind(), denied);
         });
-        // Others are as they were.
+        // Other calls still work.
         assert!(Command::new("/bin/true").status().unwrap().success());
     }
 

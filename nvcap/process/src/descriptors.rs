@@ -5,8 +5,8 @@ use std::{fs::File, os::fd::AsRawFd};
 /// The most descriptors for which room is made at once.
 const MOST: u64 = 4096;
 
-/// Makes the kernel enlarge its table of this program's descriptors, before threads are started. Otherwise the table grows as it fills; in a program
-/// with threads, the kernel then waits each time until every processor has been elsewhere: 6 to 20 ms with 16 processors.
+/// Makes the kernel enlarge its table of this program's descriptors, before threads are started. Otherwise the table grows as it fills; in
+/// a program with threads, the kernel then waits each time for an RCU grace period on all processors: 6 to 20 ms with 16 processors.
 pub fn make_room() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -18,7 +18,7 @@ pub fn make_room() {
         return;
     };
     let last = limit.rlim_cur.clamp(1, MOST) - 1;
-    // SAFETY: duplicates a descriptor that is open to one that nobody has, at or above `last`, and closes that.
+    // SAFETY: duplicates an open descriptor to an unused number, at or above `last`, and closes the duplicate.
     unsafe {
         let high = libc::fcntl(any.as_raw_fd(), libc::F_DUPFD_CLOEXEC, last as libc::c_int);
         if high >= 0 {

@@ -11,12 +11,12 @@ pub struct Error {
     what: String,
     why: String,
     next: String,
-    /// Ways out that are options of the command line, each with the option's name. A command may lack the option.
+    /// Alternatives that are options of the command line, each with the option's name. A command may lack the option.
     options: Vec<(&'static str, &'static str)>,
 }
 
 impl Error {
-    /// Makes an error of what failed, why, and what to do about it.
+    /// Makes an error from the failure, its reason, and the remedy.
     pub fn new(what: impl Into<String>, why: impl fmt::Display, next: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -26,18 +26,18 @@ impl Error {
         }
     }
 
-    /// Adds another way out: an option of the command line (its name without dashes), and the words that tell to use it.
+    /// Adds an alternative: an option of the command line (its name without dashes), and the words that tell the user to use it.
     pub fn or(mut self, option: &'static str, words: &'static str) -> Self {
         self.options.push((option, words));
         self
     }
 
-    /// Adds [`OBSERVE`] as another way out.
+    /// Adds [`OBSERVE`] as an alternative.
     pub fn or_observe(self) -> Self {
         self.or("how", OBSERVE)
     }
 
-    /// The text for a command that has only these options.
+    /// Returns the text for a command that has only these options.
     pub fn for_command(&self, has: impl Fn(&str) -> bool) -> String {
         let Self {
             what, why, next, ..
@@ -51,16 +51,16 @@ impl Error {
     }
 }
 
-/// The way out where breakpoints or BPF are refused, whatever refuses them.
+/// Alternative if breakpoints or BPF are refused, whatever refuses them.
 pub const OBSERVE: &str = "use --how observe";
 
 impl Error {
-    /// The failure of `doing` something with a process that cannot be looked into.
+    /// Makes the error of failing to do `doing` with a process that cannot be looked into.
     pub fn unfit(doing: &str, pid: u32, unfit: Unfit) -> Self {
         Self::new(format!("{doing} process {pid}"), unfit.why, unfit.next)
     }
 
-    /// Returns the reason, without what failed and what to do.
+    /// Returns the reason, without the failure and the remedy.
     pub fn reason(&self) -> &str {
         &self.why
     }
@@ -77,10 +77,10 @@ impl std::error::Error for Error {}
 /// Result of a live source.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Advice where no better advice is known.
+/// Advice if no better advice is known.
 pub const ASK_DOCTOR: &str = "`nvcap doctor` says what this machine allows";
 
-/// Text that follows the remedy for lacking rights, joined with other texts at compile time.
+/// Text that follows the remedy for lacking rights. It is a macro so that it can be joined with other texts at compile time.
 macro_rules! doctor_says_more {
     () => {
         "`nvcap doctor` says more"
@@ -104,12 +104,12 @@ pub fn remedy_for_refusal(e: &io::Error) -> &'static str {
     }
 }
 
-/// A thread cannot be started.
+/// Makes the error for a thread that cannot be started.
 pub fn no_thread(e: &io::Error) -> Error {
     Error::new("starting a thread", e, filtered::remedy_for_thread())
 }
 
-/// Returns an error's text without the advice to run `nvcap doctor`: the text for doctor itself.
+/// Returns an error's text without the advice to run `nvcap doctor`, for doctor itself.
 pub fn without_doctor(text: &str) -> &str {
     let advice = [ASK_DOCTOR, doctor_says_more!()];
     let rest = advice.iter().find_map(|advice| text.strip_suffix(advice));

@@ -1,5 +1,5 @@
-//! Holds the end of a process for a moment, so that its memory can still be searched. Many programs end quickly: a vector addition ends
-//! a millisecond after its only launch, other programs end as soon as they learn of an error.
+//! Delay of a process's end for a moment, so that its memory can still be searched. Many programs end quickly: a vector addition ends a
+//! millisecond after its only launch, other programs end as soon as they learn of an error.
 //!
 //! A separate thread of nvcap is the process's tracer (ptrace), so that the process's signals never wait for other work of nvcap. The
 //! process's children are not traced. When the thread or nvcap ends, the kernel lets the process go on.
@@ -19,30 +19,30 @@ use super::exit_stop::{self, ExitStops, Stop};
 
 /// Longest time for which the end of nvcap's own command is held.
 pub const LONGEST: Duration = Duration::from_millis(250);
-/// Time after which the thread checks again whether it is still needed, ms.
+/// Interval at which the thread checks whether it is still needed, ms.
 const LOOK_MS: i32 = 500;
-/// Time after which the thread checks again whether it is still needed by a process that is not nvcap's own, ms: it is shorter because others may
-/// want to trace that process.
+/// Interval at which the thread checks whether a process that is not nvcap's own still needs it, ms. It is shorter because others may want
+/// to trace that process.
 const LOOK_RUNNING_MS: i32 = 20;
 
-/// State that both threads see.
+/// State that both threads share.
 #[derive(Debug, Default)]
 struct State {
     ending: AtomicBool,
-    /// True when nobody needs the hold any more.
+    /// True when the hold is no longer needed.
     over: AtomicBool,
     released: Mutex<bool>,
     changed: Condvar,
 }
 
-/// Holder of a process's end, so that its memory can still be searched.
+/// Holder of a process's end, which keeps its memory searchable.
 #[derive(Debug)]
 pub struct ExitHold {
     state: Arc<State>,
 }
 
 impl ExitHold {
-    /// Holds the end of the command that waits to be let go; `None` where the command cannot be traced.
+    /// Holds the end of the command that waits to be let go; `None` if the command cannot be traced.
     pub fn of(pid: u32) -> Option<Self> {
         match Self::begin(pid, LONGEST, LOOK_MS, ExitStops::seize_child) {
             Ok(hold) => Some(hold),
@@ -57,12 +57,12 @@ impl ExitHold {
     /// blocked ([`exit_stop::block_sigchld`]).
     ///
     /// # Errors
-    /// EPERM where the process is traced already (by a debugger, strace), may not be traced, or is ending.
+    /// EPERM if the process is already traced (by a debugger, strace), may not be traced, or is ending.
     pub fn of_running(pid: u32, longest: Duration) -> io::Result<Self> {
         Self::begin(pid, longest, LOOK_RUNNING_MS, |stops, pid| {
             let first = stops.seize(pid);
             stops.seize_rest(pid);
-            // Its first thread may have ended, and others go on.
+            // The first thread may have ended while others go on.
             if stops.is_empty() { first } else { Ok(()) }
         })
     }
@@ -92,7 +92,7 @@ impl ExitHold {
         Ok(Self { state })
     }
 
-    /// Tells whether the process stands at its end and waits.
+    /// Tells whether the process is stopped at its end and waits.
     pub fn is_ending(&self) -> bool {
         self.state.ending.load(Ordering::SeqCst)
     }
@@ -113,7 +113,7 @@ impl Drop for ExitHold {
     }
 }
 
-/// Lets the process go on at every stop; at its end only once the process is released.
+/// Lets the process go on at every stop. At its end, it goes on only once it is released.
 fn watch(stops: &mut ExitStops, pid: u32, (longest, look_ms): (Duration, i32), state: &State) {
     while !stops.is_empty() && !state.over.load(Ordering::SeqCst) {
         if let Some(fd) = stops.wake() {
@@ -151,10 +151,10 @@ mod tests {
 
     const GUARD: Duration = Duration::from_secs(60);
 
-    /// A held process keeps its memory until it is released, and ends with its own status.
+    /// Test that a held process keeps its memory until it is released, and ends with its own status.
     #[test]
     fn the_end_of_a_running_process_is_held() {
-        // Two lines of input: it says the first one, and ends with the second one.
+        // The script reads two lines of input: it prints the first, and ends with the second.
         let script = "echo runs; read a; echo $a; read b; exit 7";
         let mut child = Command::new("/bin/sh")
             .args(["-c", script])
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(child.wait().unwrap().code(), Some(7));
     }
 
-    /// A process that is traced already, or has ended, is not held.
+    /// Test that a process that is already traced, or has ended, is not held.
     #[test]
     fn others_are_not_held() {
         let mut child = nvcap_waiting::Sleeper::start();
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(again.raw_os_error(), Some(libc::EPERM));
         drop(first);
         child.end();
-        // Whoever waits for a process that a thread of the same program traces is told of its stop at the end, too.
+        // A thread that waits for a process is also told of its stop at the end if another thread of the same program traces it.
         nvcap_waiting::until("it ends", || procfs::has_ended(pid));
         assert!(ExitHold::of_running(pid, GUARD).is_err());
     }

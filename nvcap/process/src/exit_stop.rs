@@ -1,12 +1,12 @@
 //! Stops of processes by ptrace, mostly of processes that nvcap started. A process is stopped at its end, so that its memory can be read
-//! once more while nothing changes it; and at its birth and at an exec, so that no process is missed.
+//! once more while nothing changes it. It is also stopped at its birth and at an exec, so that no process is missed.
 //!
-//! PTRACE_SEIZE of one's own child, with PTRACE_O_TRACEEXIT, needs no right. A stopped process waits until [`ExitStops::resume`]. This
+//! PTRACE_SEIZE of one's own child, with PTRACE_O_TRACEEXIT, needs no capability. A stopped process waits until [`ExitStops::resume`]. This
 //! module deals with all other effects of ptrace on a seized process: signals that pass through its tracer, and stops of job control. One
-//! thread must make all calls: the kernel takes the thread that seizes for the tracer. When that thread ends, for whatever reason, the
-//! kernel lets all seized processes go on.
+//! thread must make all calls: to the kernel, the thread that seizes is the tracer. When that thread ends, for whatever reason, the kernel
+//! lets all seized processes go on.
 //!
-//! Knows ptrace and `/proc/PID/task`, nothing of GPUs.
+//! The module knows ptrace and `/proc/PID/task`, and nothing of GPUs.
 
 use crate::procfs::stat::Stat;
 use std::{
@@ -21,7 +21,7 @@ use crate::procfs;
 
 /// SIGKILL in the signal sets of `/proc/PID/status`.
 const KILL: u64 = 1 << (libc::SIGKILL - 1);
-/// Wait status of a ptrace event: the event is in the bits from here on.
+/// Lowest bit of the event in the wait status of a ptrace event.
 const EVENT: i32 = 16;
 
 /// Event that has stopped a process.
@@ -41,18 +41,18 @@ pub enum Stop {
 /// A stopped thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
-    /// Its process.
+    /// Process of the thread.
     pub pid: u32,
     /// The thread.
     pub tid: u32,
-    /// Event that has stopped it.
+    /// Event that has stopped the thread.
     pub stop: Stop,
 }
 
 /// The threads that are seized.
 #[derive(Debug)]
 pub struct ExitStops {
-    /// Process id of each seized thread, by thread id.
+    /// Process id of the parent.
     seized: BTreeMap<u32, u32>,
     /// The child that nvcap started. Its end is left for its starter to take.
     child: Option<u32>,
@@ -61,8 +61,8 @@ pub struct ExitStops {
     wake: Option<OwnedFd>,
 }
 
-/// Blocks SIGCHLD, so that a descriptor can tell that a child or a seized process has changed: the kernel would drop the signal if it were
-/// not blocked. To be called before threads are started, because threads inherit the blocked signal.
+/// Blocks SIGCHLD, so that a descriptor can tell that a child or a seized process has changed. (The kernel would drop the signal if it were
+/// not blocked.) It must be called before threads are started, because threads inherit the blocked signals.
 pub fn block_sigchld() {
     // SAFETY: a signal set, for which zero is a value; changes this thread's mask alone.
     unsafe {
@@ -83,9 +83,9 @@ fn signal_descriptor() -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A ptrace request with two numbers.
+/// Makes a ptrace request with two numbers.
 fn ptrace(request: libc::c_uint, tid: u32, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: none of the requests made here takes a pointer, but PTRACE_GETEVENTMSG, which is not made by this function.
+    // SAFETY: of the requests used, only PTRACE_GETEVENTMSG takes a pointer, and this function does not make it.
     let result = unsafe { libc::ptrace(request, tid as i32, address, data) };
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -95,7 +95,7 @@ fn ptrace(request: libc::c_uint, tid: u32, address: usize, data: usize) -> io::R
 }
 
 impl ExitStops {
-    /// Makes a tracer that has seized nothing yet. With `follow`, children of seized processes are seized too, at their birth.
+    /// Makes a tracer that has seized nothing yet. With `follow`, children of seized processes are seized, too, at their birth.
     pub fn new(follow: bool) -> Self {
         let children = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
         let options =
@@ -122,7 +122,7 @@ impl ExitStops {
     /// Seizes a process by its first thread.
     ///
     /// # Errors
-    /// EPERM where the process is traced already (by a debugger, strace), is not ours, or is ending.
+    /// EPERM if the process is already traced (by a debugger, strace), is not ours, or is ending.
     pub fn seize(&mut self, pid: u32) -> io::Result<()> {
         self.seize_thread(pid, pid)
     }
@@ -136,11 +136,11 @@ impl ExitStops {
         Ok(())
     }
 
-    /// Seizes a process again that has executed another program. Where a thread that was not the first one executed it, and was not seized,
-    /// the seized first thread is gone.
+    /// Seizes a process again that has executed another program. If the thread that executed it was neither the first one nor seized, the
+    /// seized first thread is gone.
     pub fn seize_again(&mut self, pid: u32) {
         if self.seized.remove(&pid).is_some() {
-            // Refused where it is seized still.
+            // The call is refused if the process is still seized.
             let _ = self.seize(pid);
             self.seized.insert(pid, pid);
         }
@@ -161,20 +161,20 @@ impl ExitStops {
         self.wake.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Takes note of all stops, and ends at once those that need not wait: a thread that was stopped by a signal gets the signal. A stop
-    /// that [`next`](Self::next) returns waits until [`resume`](Self::resume).
+    /// Notes all stops, and ends at once those that need not wait: a thread that was stopped by a signal gets the signal. A stop that
+    /// [`next`](Self::next) returns lasts until [`resume`](Self::resume).
     pub fn poll(&mut self) {
         if self.seized.is_empty() {
             return;
         }
         if let Some(wake) = &self.wake {
             let mut room = [0u8; size_of::<libc::signalfd_siginfo>() * 4];
-            // SAFETY: room for as many bytes; what is read is not looked at. It does not block.
+            // SAFETY: there is room for that many bytes, and their values are not used. The read does not block.
             unsafe { libc::read(wake.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
         }
         while let Some((tid, ended)) = changed() {
             if ended && self.child == Some(tid) {
-                // Found again at every call until it is taken, and what lies behind it is found then.
+                // The same stop is found at every call until it is taken; those behind it are found then.
                 self.forget(tid);
                 return;
             }
@@ -188,7 +188,7 @@ impl ExitStops {
             if libc::WIFSTOPPED(status) {
                 self.take(tid, status);
             } else {
-                // That was its end; now the kernel tells the process that has made it.
+                // That was the stopped thread's end; the kernel now tells the process that made it.
                 self.forget(tid);
             }
         }
@@ -200,7 +200,7 @@ impl ExitStops {
         let stop = match status >> EVENT {
             libc::PTRACE_EVENT_EXIT => Stop::Ending,
             libc::PTRACE_EVENT_EXEC => {
-                // The thread that executed has the process's id now, and all others are gone.
+                // The thread that executed now has the process's id, and all others are gone.
                 self.seized.retain(|t, p| *p != pid || *t == tid);
                 Stop::Executed
             }
@@ -219,7 +219,7 @@ impl ExitStops {
             libc::PTRACE_EVENT_STOP => {
                 let job = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
                 let request = if job.contains(&signal) {
-                    // It is stopped as the signal wants, and goes on with SIGCONT.
+                    // The thread stays stopped as the signal requires, and goes on with SIGCONT.
                     libc::PTRACE_LISTEN
                 } else {
                     libc::PTRACE_CONT
@@ -227,7 +227,7 @@ impl ExitStops {
                 let _ = ptrace(request, tid, 0, 0);
                 return;
             }
-            // A signal is on its way to it.
+            // A signal is on its way to the thread.
             0 => {
                 let _ = ptrace(libc::PTRACE_CONT, tid, 0, signal as usize);
                 return;
@@ -245,7 +245,7 @@ impl ExitStops {
         self.stopped.retain(|s| s.tid != tid);
     }
 
-    /// The stop that has waited longest.
+    /// Returns the stop that has waited longest.
     #[expect(
         clippy::should_implement_trait,
         reason = "no iterator: more may come behind a `None`"
@@ -256,13 +256,13 @@ impl ExitStops {
 
     /// Lets a stopped thread go on.
     pub fn resume(&mut self, stopped: Stopped) {
-        // At its birth it was not kept.
+        // A stop at a birth was not kept.
         if !matches!(stopped.stop, Stop::Born { .. }) {
             let _ = ptrace(libc::PTRACE_CONT, stopped.tid, 0, 0);
         }
     }
 
-    /// Seizes the threads of a process that are not seized yet: its first thread has ended, and the others go on.
+    /// Seizes the threads of a process that are not seized yet, because its first thread has ended while the others go on.
     ///
     /// Does nothing while a thread of the process is stopped: a thread that executes a program waits for the stopped one, and this call
     /// would wait for the executing one.
@@ -290,8 +290,8 @@ impl ExitStops {
 }
 
 impl ExitStops {
-    /// Leaves the seized threads to the kernel, which lets them go when this thread ends. So no end of a process is taken that its starter
-    /// waits for.
+    /// Leaves the seized threads to the kernel, which lets them go when this thread ends. The ends of processes for which their starters
+    /// wait are therefore not taken.
     pub(super) fn abandon(mut self) {
         self.stopped.clear();
         self.seized.clear();
@@ -304,7 +304,7 @@ impl Drop for ExitStops {
     }
 }
 
-/// The id of a child or tracee of this thread that has stopped or ended, and whether it has ended. Its status is left to be taken.
+/// Returns the id of a child or tracee of this thread that has stopped or ended, and whether it has ended. Its status is left to be taken.
 fn changed() -> Option<(u32, bool)> {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -316,13 +316,13 @@ fn changed() -> Option<(u32, bool)> {
         | libc::__WNOTHREAD;
     // SAFETY: room for one structure.
     let result = unsafe { libc::waitid(libc::P_ALL, 0, &mut info, options) };
-    // SAFETY: waitid has filled the structure, or left it zero where there is nothing.
+    // SAFETY: waitid has filled the structure, or left it zero if there is nothing.
     let tid = unsafe { info.si_pid() };
     let stopped = matches!(info.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED);
     (result == 0 && tid > 0).then_some((tid as u32, !stopped))
 }
 
-/// The number that a ptrace event carries: for a fork, the child's id.
+/// Returns the number that a ptrace event carries: for a fork, the child's id.
 fn event_message(tid: u32) -> Option<u32> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: room for one number.
@@ -337,13 +337,13 @@ fn event_message(tid: u32) -> Option<u32> {
     (result >= 0).then_some(message as u32)
 }
 
-/// Longest time that a thread that is to be let go may take to stop, ms. After that time the end of the tracing thread lets it go.
+/// Longest time that a thread may take to stop before it is let go, ms. After that, the end of the tracing thread lets it go.
 const DETACH_MS: u32 = 100;
 
 /// Ends the tracing of a running thread, by stopping it first.
 fn detach(tid: u32) {
     if ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0).is_err() {
-        // It has ended.
+        // The thread has ended.
         return;
     }
     for _ in 0..DETACH_MS * 20 {
@@ -355,7 +355,7 @@ fn detach(tid: u32) {
             continue;
         }
         if got == tid as i32 && libc::WIFSTOPPED(status) {
-            // A signal that was on its way still reaches it.
+            // A signal that was on its way still reaches the thread.
             let signal = match status >> EVENT {
                 0 => libc::WSTOPSIG(status) as usize,
                 _ => 0,
@@ -366,7 +366,7 @@ fn detach(tid: u32) {
     }
 }
 
-/// True when a thread runs no more instructions of its program: it has ended, is ending, or was killed while it sleeps.
+/// Tells whether a thread runs no more instructions of its program: it has ended, is ending, or was killed while it slept.
 fn is_ending(pid: u32, tid: u32) -> bool {
     let Ok(stat) = Stat::of_thread(pid, tid) else {
         return true;
@@ -378,12 +378,12 @@ fn is_killed(pid: u32, tid: u32) -> bool {
     procfs::status_bits(format_args!("{pid}/task/{tid}"), "SigPnd").is_some_and(|s| s & KILL != 0)
 }
 
-/// Longest time that the other threads of an ending process may take to be gone.
+/// Longest time that the other threads of an ending process may take to disappear.
 const OTHERS: Duration = Duration::from_millis(5);
 
-/// Tells whether the process's memory stands still: whether no thread but `tid`, which is stopped at its end, can still run. In a process
-/// that ends, the other threads were told to end an instant ago; this call waits for them. A thread that is still there after the wait, has
-/// got no processor and has SIGKILL pending, executes nothing of the program any more.
+/// Tells whether the process's memory no longer changes: no thread except `tid`, which is stopped at its end, can still run. In an ending
+/// process, the other threads were told to end an instant ago, and this call waits for them. A thread that is still there after the wait,
+/// is not on a processor and has SIGKILL pending executes no more of the program.
 pub fn stands_still(pid: u32, tid: u32) -> bool {
     let begun = Instant::now();
     loop {

@@ -1,6 +1,5 @@
-//! System calls that a seccomp filter (of a container, of a service) refuses. A filter's refusal gives the same error as a lack of
-//! rights. To tell the two apart, a call is tried with arguments with which it does nothing; without a filter such a call fails with
-//! another error.
+//! System calls that a seccomp filter (of a container, of a service) refuses. A filter's refusal gives the same error as missing rights. To
+//! tell the two apart, a call is tried with arguments with which it does nothing; without a filter, such a call fails with another error.
 
 use super::rights;
 use crate::procfs;
@@ -12,23 +11,23 @@ pub(crate) enum Call {
     Bpf,
     /// Breakpoints.
     PerfEventOpen,
-    /// Threads, as the C library starts them. Where clone3 does not exist (ENOSYS), the library takes the older clone(2).
+    /// Starting threads, as the C library does. If clone3 does not exist (ENOSYS), the library uses the older clone(2).
     Clone3,
 }
 
-/// The calls of the trap.
+/// Calls of the trap.
 const TRAP: [Call; 2] = [Call::Bpf, Call::PerfEventOpen];
-/// The inode number of the machine's initial user namespace, the same in every Linux.
+/// Inode number of the machine's initial user namespace, which is the same in every Linux.
 const INITIAL_USER_NAMESPACE: u64 = 0xefff_fffd;
 
-/// The text of a reason.
+/// Text of a reason.
 macro_rules! filter {
     () => {
         "a seccomp filter (a container's or a service's, most likely) refuses the system call "
     };
 }
 
-/// The text of the remedy for a trap whose calls are refused.
+/// Text of the remedy for a trap whose calls are refused.
 macro_rules! remedy {
     () => {
         "run nvcap outside, or have the filter let it pass (docker run --security-opt seccomp=unconfined; a pod's \
@@ -36,12 +35,12 @@ macro_rules! remedy {
     };
 }
 
-/// The remedy for a trap whose calls are refused.
+/// Remedy for a trap whose calls are refused.
 pub const REMEDY: &str = remedy!();
-/// The remedy that follows an error which does not tell the reason.
+/// Remedy that follows an error without a reason.
 pub(super) const FOR_REFUSED: &str = concat!(filter!(), "bpf or perf_event_open: ", remedy!());
 
-/// The remedy where threads cannot be started by clone3.
+/// Remedy if threads cannot be started by clone3.
 const FOR_THREADS: &str = concat!(
     filter!(),
     "clone3 with EPERM, where the C library expects ENOSYS to start threads without it: update what runs the container (Docker 20.10.10 \
@@ -49,10 +48,10 @@ const FOR_THREADS: &str = concat!(
 );
 
 impl Call {
-    /// The error of the call, made with arguments with which it does nothing.
+    /// Returns the error of the call, made with arguments with which it does nothing.
     fn tried(self) -> Option<i32> {
         let null = std::ptr::null::<u8>();
-        // SAFETY: sizes, flags and descriptors that the kernel refuses before it looks at memory, of which there is none.
+        // SAFETY: the kernel refuses these sizes, flags and descriptors before it accesses memory; no memory is passed.
         let result = unsafe {
             match self {
                 Self::Bpf => libc::syscall(libc::SYS_bpf, -1, null, 1 << 20),
@@ -66,24 +65,24 @@ impl Call {
         error.filter(|_| result < 0)
     }
 
-    /// True where the caller has the rights for the call, so that a lack of rights does not explain a refusal.
+    /// Tells whether the caller has the rights for the call, so that missing rights do not explain a refusal.
     fn is_allowed(self) -> bool {
         use std::os::unix::fs::MetadataExt as _;
 
         if self != Self::Bpf {
             return true;
         }
-        // Capabilities count for bpf(2) in the initial user namespace alone.
+        // For bpf(2), capabilities count only in the initial user namespace.
         let namespace = std::fs::metadata("/proc/self/ns/user").map(|m| m.ino());
         let effective = procfs::status_bits("thread-self", "CapEff").unwrap_or(0);
         let may_load = rights::BPF.is_in(effective) || rights::SYS_ADMIN.is_in(effective);
         may_load && namespace.is_ok_and(|inode| inode == INITIAL_USER_NAMESPACE)
     }
 
-    /// True where a filter of the calling thread refuses the call, and nothing else does.
+    /// Tells whether a filter of the calling thread refuses the call, and nothing else does.
     pub(crate) fn is_refused(self) -> bool {
         let error = match self {
-            // The C library knows what to do.
+            // On ENOSYS the C library uses another call.
             Self::Clone3 => &[libc::EPERM, libc::EACCES][..],
             _ => &[libc::EPERM, libc::EACCES, libc::ENOSYS],
         };
@@ -93,7 +92,7 @@ impl Call {
     }
 }
 
-/// The calls of the trap that a filter refuses, as a reason.
+/// Returns the calls of the trap that a filter refuses, as a reason.
 pub fn trap_refused() -> Option<&'static str> {
     match TRAP.map(Call::is_refused) {
         [true, true] => Some(concat!(filter!(), "bpf, and perf_event_open")),
@@ -103,7 +102,7 @@ pub fn trap_refused() -> Option<&'static str> {
     }
 }
 
-/// The remedy where a thread cannot be started.
+/// Returns the remedy if a thread cannot be started.
 pub(crate) fn remedy_for_thread() -> &'static str {
     match Call::Clone3.is_refused() {
         true => FOR_THREADS,
@@ -140,7 +139,7 @@ mod tests {
             assert!(said.contains("seccomp") && said.ends_with("perf_event_open"));
         });
         filtered(&trap, || {
-            // Without rights nothing tells the filter's refusal of bpf from the kernel's.
+            // Without rights, a filter's refusal of bpf cannot be told from the kernel's.
             assert_eq!(Call::Bpf.is_refused(), Call::Bpf.is_allowed());
             let refused = std::io::Error::from_raw_os_error(libc::EPERM);
             let remedy = error::remedy_for_refusal(&refused);

@@ -1,11 +1,11 @@
-//! The capabilities that a user who is not root needs: one table for doctor, errors and documents.
+//! Capabilities that a user who is not root needs: one table for doctor, errors and documents.
 
 /// A capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// Name as setcap and getcap write it.
+    /// Name in the form of setcap and getcap.
     pub name: &'static str,
-    /// Its bit in `/proc/PID/status`.
+    /// Number of the bit in `/proc/PID/status`.
     pub bit: u32,
 }
 
@@ -14,7 +14,7 @@ pub const BPF: Capability = Capability {
     name: "cap_bpf",
     bit: 39,
 };
-/// Attaches BPF programs, lets them read memory, and sets breakpoints.
+/// Attaches BPF programs, allows them to read memory, and sets breakpoints.
 pub const PERFMON: Capability = Capability {
     name: "cap_perfmon",
     bit: 38,
@@ -24,7 +24,7 @@ pub const SYS_PTRACE: Capability = Capability {
     name: "cap_sys_ptrace",
     bit: 19,
 };
-/// Reads the tracing file system, which has the numbers of probes and tracepoints.
+/// Reads the tracing file system, which contains the numbers of probes and tracepoints.
 pub(crate) const DAC_READ_SEARCH: Capability = Capability {
     name: "cap_dac_read_search",
     bit: 2,
@@ -50,7 +50,7 @@ const IPC_LOCK: Capability = Capability {
     name: "cap_ipc_lock",
     bit: 14,
 };
-/// Runs the thread that observes before others.
+/// Runs the observing thread before other threads.
 const SYS_NICE: Capability = Capability {
     name: "cap_sys_nice",
     bit: 23,
@@ -61,7 +61,7 @@ const SYSLOG: Capability = Capability {
     bit: 34,
 };
 
-/// Opens files as a process has them mapped (`/proc/PID/map_files`).
+/// Opens files in the form in which a process has them mapped (`/proc/PID/map_files`).
 const CHECKPOINT_RESTORE: Capability = Capability {
     name: "cap_checkpoint_restore",
     bit: 40,
@@ -81,7 +81,8 @@ pub const TRACING: [Capability; 11] = [
     SYSLOG,
     CHECKPOINT_RESTORE,
 ];
-/// Capabilities of the thread that decodes and shows what was captured: it reads the traced program's files and stacks, and writes the output.
+/// Capabilities of the thread that decodes and shows the captured data: it reads the traced program's files and stacks, and writes the
+/// output.
 pub const SHOWING: [Capability; 5] = [
     SYS_PTRACE,
     DAC_READ_SEARCH,
@@ -93,7 +94,8 @@ pub const SHOWING: [Capability; 5] = [
 /// All capabilities that the trap needs, for any process.
 pub const NEEDED: [Capability; 4] = [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH];
 
-/// Advice for a process that lacks [`NEEDED`], with the command to type: text that is joined with others at compile time.
+/// Advice for a process that lacks [`NEEDED`], with the command to type. It is a macro so that it can be joined with other texts at compile
+/// time.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! rights_remedy {
@@ -121,7 +123,7 @@ mod tests {
         std::fs::read_to_string(format!("{root}/{path}")).unwrap()
     }
 
-    /// The capabilities that a text names, in its order.
+    /// Returns the capabilities that a text names, in its order.
     fn named(text: &str) -> Vec<String> {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
         let words = words.map(str::to_ascii_lowercase);

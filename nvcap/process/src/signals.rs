@@ -1,6 +1,5 @@
-//! The user's signals during a trace, or while a file is read. The first signal ends the trace or the reading. What was captured is
-//! still shown after it, as long as somebody takes the output; a write that nobody takes is given up after a while, or at a further
-//! signal.
+//! Signals of the user during a trace, or while a file is read. The first signal ends the trace or the reading. The captured data is still
+//! shown after it, as long as somebody takes the output. A write that nobody takes is given up after a while, or at a further signal.
 
 use std::{
     io,
@@ -14,7 +13,7 @@ use std::{
 use super::error::{Error, Result, no_thread};
 use nvcap_recording::blocked_write;
 
-/// The signals that ask for the end.
+/// Signals that ask for the end.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Longest time that one write may take once the end was asked for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -22,11 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const INTERRUPTION: i32 = libc::SIGURG;
 
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-/// True when nothing is traced any more: a signal from now on is about the output.
+/// True once tracing has ended: a signal from then on concerns the output.
 static TRACED: AtomicBool = AtomicBool::new(false);
-/// Descriptor that the handler writes to, so that the thread that minds the output need not poll.
+/// Descriptor to which the handler writes, so that the thread that minds the output need not poll.
 static EVENT: AtomicI32 = AtomicI32::new(-1);
-/// Descriptor that the handler writes to, so that the tracing thread need not poll. Nobody reads from it, so that it stays readable.
+/// Descriptor to which the handler writes, so that the tracing thread need not poll. Nobody reads from it, so it stays readable.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 /// True once the handlers are installed.
 static CAUGHT: AtomicBool = AtomicBool::new(false);
@@ -57,8 +56,8 @@ extern "C" fn on_sealing(_signal: i32) {
 
 extern "C" fn on_no_sealing(_signal: i32) {}
 
-/// Makes nvcap survive the sealing signal where it has no recording to seal: a user may send the signal to every nvcap of the machine.
-/// Started programs are not affected, because handlers are not inherited.
+/// Makes nvcap survive the sealing signal if it has no recording to seal, because a user may send the signal to every nvcap of the machine.
+/// Started programs are not affected: handlers are not inherited.
 pub fn survive_sealing() {
     handle(SEALING, on_no_sealing, libc::SA_RESTART);
 }
@@ -81,11 +80,11 @@ fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = flags;
-    // SAFETY: the handlers do what is async-signal-safe and nothing else.
+    // SAFETY: the handlers do only async-signal-safe work.
     unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
 }
 
-/// Installs the handlers, if they are not installed yet. `shows`: the id of the thread that writes the output.
+/// Installs the handlers, if they are not installed yet. `shows` is the id of the thread that writes the output.
 ///
 /// # Errors
 /// When there are no more file descriptors or threads.
@@ -120,18 +119,18 @@ pub fn catch(shows: i32) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of signals since the handlers were installed. A thread that does not trace can recognize a new signal by it.
+/// Returns the number of signals since the handlers were installed. It lets a thread that does not trace recognise a new signal.
 pub fn count() -> u32 {
     COUNT.load(Ordering::SeqCst)
 }
 
-/// The signal that has come since the last call, 0 for none.
+/// Returns the signal that has come since the last call; 0 for none.
 pub fn take() -> i32 {
     SIGNAL.swap(0, Ordering::SeqCst)
 }
 
-/// Returns the descriptor that becomes readable with the first signal; none where no handlers are installed, or a signal has come
-/// already.
+/// Returns the descriptor that becomes readable with the first signal; `None` if no handlers are installed, or if a signal has already
+/// come.
 pub fn wake() -> Option<RawFd> {
     let wake = WAKE.load(Ordering::SeqCst);
     (wake >= 0 && !CAME.load(Ordering::SeqCst)).then_some(wake)
@@ -150,7 +149,7 @@ pub fn rest(wait: Duration) {
         events: libc::POLLIN,
         revents: 0,
     };
-    // Rounded up: else the last millisecond is waited for in a busy loop.
+    // Rounded up, since the last millisecond would otherwise be waited for in a busy loop.
     let ms = i32::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
     // SAFETY: one pollfd, of a descriptor that stays open.
     unsafe { libc::poll(&raw mut poll, 1, ms) };
@@ -166,14 +165,14 @@ pub fn reads() {
     TRACED.store(false, Ordering::SeqCst);
 }
 
-/// Tells this module that tracing has ended. Forgets the signal that has come until now: it has ended the tracing, or the command and
-/// thereby the tracing.
+/// Tells this module that tracing has ended. It forgets a signal that has come until now, because that signal has ended the tracing, or the
+/// command and thereby the tracing.
 pub fn traced() {
     take();
     TRACED.store(true, Ordering::SeqCst);
 }
 
-/// Waits for the first signal, then minds the output to the program's end.
+/// Waits for the first signal, then minds the output until the program's end.
 fn mind(event: i32, shows: i32) {
     let mut count = [0u8; 8];
     // SAFETY: room for eight bytes.
@@ -190,8 +189,8 @@ fn mind(event: i32, shows: i32) {
                 // SAFETY: the next signal ends the program at once.
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
-            // SAFETY: interrupts a thread of this process, or none where it has ended. Again and again, because it may
-            // come just before the write.
+            // SAFETY: interrupts a thread of this process, or none if it has ended. This is repeated, because a signal may come just before
+            // the write.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), shows, INTERRUPTION) };
         }
         thread::sleep(Duration::from_millis(50));

@@ -1,6 +1,6 @@
-//! The user that a command is started as. The machine's own `getent` and `id` say who the users are: they know
-//! directories beside the files in /etc, and this program is not linked to any directory service. Without these programs
-//! the files are read. All lookups happen before there is a process to change.
+//! User as which a command is started. The machine's own `getent` and `id` give the users, because they know directories besides the files
+//! in /etc, and this program is not linked to any directory service. Without these programs, the files are read. All lookups happen before
+//! there is a process to change.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use super::error::{Error, Result};
 /// Identity of a user: all that a process changes before it runs a command as that user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user's name.
+    /// Name of the user.
     pub name: String,
     /// User id.
     pub uid: u32,
@@ -34,7 +34,7 @@ struct Account {
 }
 
 impl User {
-    /// A user by name or by id, with all groups.
+    /// Finds a user by name or by id, with all groups.
     ///
     /// # Errors
     /// When there is no such user.
@@ -49,8 +49,7 @@ impl User {
         Ok(Self::of(account, None))
     }
 
-    /// The user who called sudo, by the variables that sudo sets; none where the variable is not set, is empty, or names
-    /// root.
+    /// Finds the user who called sudo, by the variables that sudo sets; `None` if the variable is not set, is empty, or names root.
     ///
     /// # Errors
     /// When the variable names no user, or a user with neither an account nor a group.
@@ -92,7 +91,7 @@ impl User {
         }))
     }
 
-    /// Makes the user of an account. `gid`: the user's group, where it is not the account's.
+    /// Makes the user of an account. `gid` is the user's group, if it is not the account's.
     fn of(account: Account, gid: Option<u32>) -> Self {
         let gid = gid.unwrap_or(account.gid);
         let mut groups = groups(&account);
@@ -122,7 +121,7 @@ impl User {
     }
 }
 
-/// Returns the output of a program of the system; none where there is no such program, or it fails.
+/// Returns the output of a program of the system; `None` if there is no such program, or if it fails.
 fn said(program: &str, args: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     let command = command.args(args).stdin(Stdio::null());
@@ -132,7 +131,7 @@ fn said(program: &str, args: &[&str]) -> Option<String> {
 }
 
 fn account(who: &str) -> Option<Account> {
-    // No name, and an option or a second line for the programs.
+    // These are no names; to the programs they would be an option or a second line.
     if who.is_empty() || who.starts_with('-') || who.contains([':', '\n', '/']) {
         return None;
     }
@@ -142,7 +141,7 @@ fn account(who: &str) -> Option<Account> {
         .or_else(|| account_in(&listed()?, who))
 }
 
-/// The account of a name or an id among lines of /etc/passwd.
+/// Returns the account of a name or an id among lines of /etc/passwd.
 fn account_in(text: &str, who: &str) -> Option<Account> {
     let accounts = || text.lines().filter_map(account_of);
     let id = who.parse::<u32>().ok();
@@ -176,7 +175,7 @@ fn numbers(text: &str) -> Option<Vec<u32>> {
     text.split_whitespace().map(|n| n.parse().ok()).collect()
 }
 
-/// The groups that name this user among lines of /etc/group.
+/// Returns the groups that name this user among lines of /etc/group.
 fn groups_in(text: &str, name: &str) -> Vec<u32> {
     let group_of = |line: &str| {
         let mut fields = line.split(':').skip(2);
@@ -249,7 +248,7 @@ mod tests {
         ] {
             assert_eq!(of(nobody).unwrap(), None, "{nobody:?}");
         }
-        // Not root, without a word.
+        // The result is an error, and never silently root.
         for wrong in [
             &[("SUDO_UID", "-5")][..],
             &[("SUDO_UID", "alice")],
@@ -258,7 +257,7 @@ mod tests {
             let refused = of(wrong).unwrap_err().to_string();
             assert!(refused.contains("which is no number"), "{refused}");
         }
-        // A user whom no directory knows, such as the host's in a container.
+        // A user whom no directory knows, such as the host's user in a container.
         let unknown = of(&[("SUDO_UID", "4000000001"), ("SUDO_GID", "4000000002")]);
         let unknown = unknown.unwrap().unwrap();
         assert_eq!((unknown.uid, unknown.gid), (4_000_000_001, 4_000_000_002));

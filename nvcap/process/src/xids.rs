@@ -19,9 +19,9 @@ pub const EXCEPTION: u32 = 13;
 pub const RESET: u32 = 43;
 /// Longest time between an exception's first message and the message that names the process, ns; 5 ms were seen.
 const EXCEPTION_NS: u64 = 100_000_000;
-/// Time for which the message that names the process is waited for.
+/// Longest wait for the message that names the process.
 const UNNAMED: Duration = Duration::from_millis(300);
-/// The most messages that are kept until the process is named: each SM may write some.
+/// The most messages that are kept until the process is named; each SM may write some.
 const EXCEPTIONS: usize = 16;
 
 /// The kernel log's Xid messages.
@@ -50,7 +50,7 @@ impl Xids {
         })
     }
 
-    /// Creates the messages of a made-up log.
+    /// Makes the messages of a made-up log.
     #[doc(hidden)]
     #[must_use]
     pub fn of(log: KernelLog, gpus: BTreeMap<String, u32>) -> Self {
@@ -61,7 +61,7 @@ impl Xids {
         }
     }
 
-    /// Tells whether this machine's log has messages of NVIDIA's driver: one without the driver's GPUs never tells of a fault.
+    /// Tells whether this machine's log has messages of NVIDIA's driver. A machine without the driver's GPUs never reports a fault.
     #[must_use]
     pub fn tells(&self) -> bool {
         !self.gpus.is_empty()
@@ -72,7 +72,7 @@ impl Xids {
         self.log.wake()
     }
 
-    /// The messages since the last call.
+    /// Returns the messages since the last call.
     pub fn take(&mut self) -> Vec<Xid> {
         let mut all = Vec::new();
         for message in self.log.messages().unwrap_or_default() {
@@ -90,7 +90,7 @@ impl Xids {
         all
     }
 
-    /// Notes about the lines of unknown form since the last call, one for each of the first such lines.
+    /// Returns notes about the lines of unknown form since the last call, one for each of the first such lines.
     pub fn unread(&mut self) -> impl Iterator<Item = String> + use<> {
         let all = std::mem::take(&mut self.unread).into_iter();
         all.map(|line| {
@@ -104,7 +104,7 @@ impl Xids {
 #[derive(Debug, Default)]
 pub struct Exceptions {
     waiting: Vec<Waiting>,
-    /// Messages that no other gave a process.
+    /// Messages to which no other message gave a process.
     left: Vec<Xid>,
 }
 
@@ -114,7 +114,7 @@ struct Waiting {
     came: Instant,
 }
 
-/// Part of a GPU that a message is about.
+/// Returns the part of a GPU that a message is about.
 fn place(of: &Xid) -> (&str, Option<u32>, Option<u32>) {
     (&of.pci, of.gpu_instance, of.compute_instance)
 }
@@ -131,8 +131,8 @@ impl Exceptions {
             }
             return None;
         }
-        // The driver writes 43 in place of 13 where it has handled the exception itself, as that of a stack that overflows. One that names a
-        // channel alone is about its process: what came before it is not the next one's.
+        // The driver writes 43 instead of 13 if it has handled the exception itself, such as a stack overflow. A message that names only a
+        // channel is about that channel's process: the messages before it do not belong to the next one.
         let names_one = xid.pid.is_some() || xid.hardware_channel.is_some();
         if !names_one || !matches!(xid.code, EXCEPTION | RESET) {
             return Some(xid);
@@ -151,7 +151,8 @@ impl Exceptions {
         !self.waiting.is_empty() || !self.left.is_empty()
     }
 
-    /// Returns the exceptions that no message gave a process and none will any more, each one message; with no time, all that have none.
+    /// Returns the exceptions to which no message gave a process and none will any more, each as one message. If `now` is `None`, all that
+    /// have no process are returned.
     pub fn without_process(&mut self, now: Option<Instant>) -> Vec<Xid> {
         let has_waited =
             |w: &Waiting| now.is_none_or(|now| now.saturating_duration_since(w.came) >= UNNAMED);
@@ -159,7 +160,7 @@ impl Exceptions {
         std::mem::take(&mut self.left)
     }
 
-    /// Gives up messages, those about one exception as one.
+    /// Gives up messages, joining those about one exception into one.
     fn leave(&mut self, is_over: impl Fn(&Waiting) -> bool) {
         for Waiting { xid, .. } in self.waiting.extract_if(.., |w| is_over(w)) {
             let is_one = |l: &Xid| {
@@ -174,7 +175,7 @@ impl Exceptions {
     }
 }
 
-/// The log's messages with each exception once: the driver writes several lines about one, with its process in some of them.
+/// Messages of the log with each exception once. The driver writes several lines about one exception, with its process in some of them.
 #[derive(Debug, Default)]
 pub struct EachOnce {
     exceptions: Exceptions,
@@ -183,7 +184,7 @@ pub struct EachOnce {
 }
 
 impl EachOnce {
-    /// Takes the messages since the last call.
+    /// Returns the messages since the last call.
     pub fn take(&mut self, log: &mut Xids, now: Instant) -> Vec<Xid> {
         let mut all = Vec::new();
         for xid in log.take() {
@@ -226,7 +227,7 @@ fn refusal(e: &io::Error) -> String {
 mod tests {
     use super::*;
 
-    /// The texts of an exception go to the message about its own process, not to the next one's.
+    /// Test that the texts of an exception go to the message about its own process, not to the next one's.
     #[test]
     fn exceptions_go_to_their_own_message() {
         let mut all = Exceptions::default();
@@ -237,14 +238,14 @@ mod tests {
         };
         let named = |text: &str| Some(text.to_owned());
         assert_eq!(joined("", "13, of the first"), None);
-        // Its process is not known, but for its channel.
+        // Its process is known only by its channel.
         let first = joined("", "13, pid='<unknown>', name=<unknown>, Ch 0000000a");
         assert_eq!(first, named("of the first; Ch 0000000a"));
         assert_eq!(joined("", "13, of the second"), None);
         assert_eq!(joined("", "45, pid=1, name=a, gone"), named("gone"));
         let second = joined("", "43, pid=2, name=b, Ch 0000000b");
         assert_eq!(second, named("of the second; Ch 0000000b"));
-        // Another instance of a divided GPU is another's.
+        // Another instance of a divided GPU has its own exceptions.
         assert_eq!(joined(" GPU-I:01", "13, of an instance"), None);
         assert_eq!(joined(" GPU-I:02", "13, pid=3, name=c, own"), named("own"));
         assert_eq!(
@@ -259,7 +260,8 @@ mod tests {
         xid
     }
 
-    /// An exception that no message gives a process is one, however many lines it has; it is not given up before such a message can have come.
+    /// Test that an exception to which no message gives a process counts as one, however many lines it has, and is not given up before such
+    /// a message can have come.
     #[test]
     fn exceptions_without_a_process_are_left() {
         let mut all = Exceptions::default();
@@ -272,14 +274,14 @@ mod tests {
         let texts = |all: Vec<Xid>| Vec::from_iter(all.into_iter().map(|x| x.text));
         assert_eq!(texts(all.without_process(Some(at(300)))), ["warp; global"]);
         assert_eq!(all.without_process(None), []);
-        // By the log's times the next message is of another exception.
+        // By the log's times, the next message is about another exception.
         assert_eq!(all.joined(line(0, "13, first"), begin), None);
         let second = all.joined(line(EXCEPTION_NS + 1, "13, pid=1, name=a, own"), begin);
         assert_eq!(second.unwrap().text, "own");
         assert_eq!(texts(all.without_process(None)), ["first"]);
     }
 
-    /// Lines of one exception count once: those before the one that names the process, and those that name it again.
+    /// Test that lines of one exception count once: those before the one that names the process, and those that name it again.
     #[test]
     fn an_exception_is_one() {
         let mut all = EachOnce::default();

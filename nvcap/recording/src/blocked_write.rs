@@ -1,22 +1,21 @@
-//! Waiting for output. A write may last for ever, until the user asks for the end; from then on a write that nobody takes is
-//! given up.
+//! Waiting for output. A write may last for ever until the user asks for the end. From then on, a write that nobody takes is given up.
 //!
-//! A write to a pipe or a terminal lasts as long as its reader likes. The thread that watches for the user's signals asks here
-//! how long the write under way has lasted, and ends the waiting. `nvcap_show::output::writer` then counts its unwritten bytes,
-//! and `nvcap_show::pipeline` shows nothing more. Knows no signal and no file.
+//! A write to a pipe or a terminal lasts as long as its reader chooses. The thread that watches for the user's signals asks this module how
+//! long the current write has lasted, and ends the waiting. `nvcap_show::output::writer` then counts its unwritten bytes, and
+//! `nvcap_show::pipeline` shows nothing more. The module knows no signal and no file.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time at which the write under way began, ms of this module's clock; 0 while there is none.
+/// Time at which the current write began, ms of this module's clock; 0 if there is none.
 static SINCE: AtomicU64 = AtomicU64::new(0);
 static OVER: AtomicBool = AtomicBool::new(false);
 
 fn now_ms() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     let passed = START.get_or_init(Instant::now).elapsed().as_millis();
-    // 0 says that there is no write.
+    // 0 means that there is no write.
     u64::try_from(passed).unwrap_or(u64::MAX).saturating_add(1)
 }
 
@@ -28,7 +27,7 @@ pub fn write<T>(write: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Returns the time for which the write under way has lasted; none where there is no write.
+/// Returns the time for which the current write has lasted; zero if there is none.
 pub fn waited() -> Duration {
     match SINCE.load(Ordering::SeqCst) {
         0 => Duration::ZERO,
@@ -36,7 +35,7 @@ pub fn waited() -> Duration {
     }
 }
 
-/// Ends the waiting for output. A write under way ends only when something interrupts it.
+/// Ends the waiting for output. The current write ends only when something interrupts it.
 pub fn end() {
     OVER.store(true, Ordering::SeqCst);
 }

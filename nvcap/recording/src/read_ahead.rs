@@ -1,15 +1,15 @@
-//! File that is read from its beginning to its end. Memory holds its bytes from the current place on, as many as are asked for.
+//! A file that is read from its beginning to its end. Memory holds as many bytes from the current place on as are asked for.
 
 use std::io::{self, Read};
 
-/// Bytes asked of the reader at a time.
+/// Number of bytes that are requested from the reader at a time.
 pub(crate) const CHUNK: usize = 1 << 20;
 
 /// A file that is read from its beginning to its end, with as many bytes ahead as are asked for.
 pub(crate) struct ReadAhead<R> {
     reader: R,
     buffer: Vec<u8>,
-    /// The current place, as an index into `buffer`.
+    /// Current place, as an index into `buffer`.
     at: usize,
     /// Offset of `buffer[0]` in the file.
     offset: u64,
@@ -44,15 +44,15 @@ impl<R: Read> ReadAhead<R> {
         self.buffer.get(self.at..).unwrap_or(&[])
     }
 
-    /// Moves the current place on by this many bytes, and returns them.
+    /// Advances the current place by this many bytes, and returns them.
     pub(crate) fn pass(&mut self, bytes: usize) -> &[u8] {
         let from = self.at;
         self.at = (from + bytes).min(self.buffer.len());
         self.buffer.get(from..self.at).unwrap_or(&[])
     }
 
-    /// Reads until this many bytes from the current place on are in memory; false if the file ends before. Bytes before the
-    /// current place are dropped, so that memory does not grow with the file. After a failure the file is at its end.
+    /// Reads until this many bytes from the current place on are in memory. Returns false if the file ends before. Bytes before the current
+    /// place are dropped, so memory does not grow with the file. After a failure the file is at its end.
     pub(crate) fn fill(&mut self, wanted: usize) -> Result<bool, Failed> {
         while self.buffer.len() - self.at < wanted && !self.ended {
             if self.at > 0 {

@@ -1,4 +1,4 @@
-//! `nvcap bench`: what the GPU does without CUDA.
+//! `nvcap bench`: measurements of the GPU without CUDA.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -89,10 +89,10 @@ impl Args {
     }
 }
 
-/// The most that one copy takes (LINE_LENGTH_IN has 32 bits), in whole pages.
+/// The most bytes of one copy (LINE_LENGTH_IN has 32 bits), in whole pages.
 const MOST: u64 = u32::MAX as u64 & !0xfff;
 
-/// Bytes, with a unit of 1024 or without.
+/// Parses a number of bytes, with or without a unit of 1024.
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
@@ -147,7 +147,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "the driver's release is not known (/sys/module/nvidia/version): the newest structures are taken",
         ),
     }
-    // Before anything is measured: a file that cannot be written would lose it.
+    // This comes before anything is measured, because a file that cannot be written would lose the results.
     let mut plots = opened(args.plots.as_deref(), args.force)?;
     let mut submissions = opened(args.submissions.as_deref(), args.force)?;
     let options = bench::Options {
@@ -177,7 +177,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells who uses the GPU by now that did not `before`: its work may have been measured too. Who came and went meanwhile is not seen.
+/// Reports users of the GPU that were not there `before`: their work may have been measured, too. A user that came and went meanwhile is
+/// not seen.
 pub(super) fn tell_of_newcomers(minor: u32, before: &[String]) {
     let mut came = others(minor);
     came.retain(|one| !before.contains(one));
@@ -189,7 +190,7 @@ pub(super) fn tell_of_newcomers(minor: u32, before: &[String]) {
     }
 }
 
-/// A file that is written later.
+/// Opens a file that is written later.
 fn opened(path: Option<&Path>, force: bool) -> anyhow::Result<Option<Output>> {
     path.map(|path| target::open(Some(path), force, false, &[]))
         .transpose()
@@ -200,7 +201,7 @@ fn write(out: &mut Output, text: &str) -> anyhow::Result<()> {
     target::written(out)
 }
 
-/// The other processes that have the GPU's memory mapped, as far as this user may look: these can submit work.
+/// Returns the other processes that have the GPU's memory mapped, as far as this user may look. They can submit work.
 pub(super) fn others(minor: u32) -> Vec<String> {
     let own = std::process::id();
     let others = procfs::processes().into_iter().filter(|pid| *pid != own);

@@ -9,20 +9,20 @@ use nvcap_live::enrich::beside::{self, Beside, BesideTrace};
 use nvcap_process::clock;
 use nvcap_show::output::message::tell;
 
-/// A thread to be begun.
+/// A thread that is to be started.
 pub(super) struct Thread {
-    /// Its name.
+    /// Name of the thread.
     pub name: &'static str,
-    /// True if the thread needs processes that end: they stand at their ends until it has answered.
+    /// True if the thread needs processes that end. They are stopped at their ends until it has answered.
     pub asks: bool,
-    /// Words for what it did not do to the end.
+    /// Words for the work that the thread did not complete.
     pub failed: &'static str,
 }
 
-/// Begins a thread that ends with the trace, and waits until it is ready: `work` calls what it is given then.
+/// Starts a thread that ends with the trace, and waits until it is ready: `work` then calls the function that it is given.
 ///
 /// # Errors
-/// When `work` fails before it is ready. What fails later is told, and stands in the trace as a loss.
+/// When `work` fails before it is ready. A later failure is reported, and recorded in the trace as a loss.
 pub(super) fn begin(
     thread: Thread,
     work: impl FnOnce(&BesideTrace, &dyn Fn()) -> anyhow::Result<()> + Send + 'static,

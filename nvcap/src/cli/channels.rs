@@ -1,4 +1,4 @@
-//! `nvcap channels`: which channels a process has, what they feed and how far they are.
+//! `nvcap channels`: the channels of a process, the engines that they feed, and their progress.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use super::target_view;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural_of;
 
-/// The examples at the end of `nvcap channels --help`.
+/// Examples at the end of `nvcap channels --help`.
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sudo nvcap channels -p 4711                 one look: rings, GP_GET and GP_PUT as they are now

@@ -54,7 +54,7 @@ const MOST_FILE: u64 = 4 << 30;
 /// The most bytes of an image that is written or disassembled.
 const MOST_IMAGE: u64 = 1 << 30;
 
-/// Choice of code, and what to do with it.
+/// Choice of code, and of its use.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -82,7 +82,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
     pub output: Option<PathBuf>,
 
-    /// Option that has FILE replaced.
+    /// Option by which FILE is replaced.
     #[command(flatten)]
     pub force: Force,
 
@@ -173,13 +173,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     of_images(args, &wanted, CodeImages::of_file(&bytes, args.sm), &name)
 }
 
-/// Function of some images that is meant.
+/// The function that the user wants, from some images.
 struct Wanted {
     /// A name or a pattern.
     what: String,
-    /// The address or file offset of the only image to search; none: all images.
+    /// Address or file offset of the only image to search; `None` for all images.
     at: Option<u64>,
-    /// The kernel at the program's address, where the user gave an address.
+    /// Kernel at the program's address, if the user gave an address.
     program: Option<Kernel>,
 }
 
@@ -192,7 +192,7 @@ impl Wanted {
         }
     }
 
-    /// The function that a process has at a program's address, as a trace would name it.
+    /// Returns the function that a process has at a program's address, named as in a trace.
     fn by_address(
         args: &Args,
         pid: u32,
@@ -226,8 +226,8 @@ impl Wanted {
     }
 }
 
-/// The newest submissions in the rings of a process. Their programs tell how the process's function records are laid out. Empty where
-/// there are no rings, or they may not be read.
+/// Returns the newest submissions in the rings of a process. Their programs show the layout of the process's function records. Empty if
+/// there are no rings, or if they may not be read.
 fn submitted(pid: u32) -> Vec<Record> {
     let options = DumpOptions {
         last: LAST,
@@ -245,7 +245,7 @@ fn submitted(pid: u32) -> Vec<Record> {
     records
 }
 
-/// Architectures for a message: `sm_80, sm_90`.
+/// Returns architectures for a message: `sm_80, sm_90`.
 fn architectures(all: impl IntoIterator<Item = u32>) -> String {
     let names = all.into_iter().map(|sm| format!("sm_{sm}"));
     names.collect::<Vec<_>>().join(", ")
@@ -280,7 +280,7 @@ fn no_image<M: ?Sized>(
     anyhow::Error::msg(text)
 }
 
-/// Answers from images in memory: those of a process, or those of a file that was read whole.
+/// Answers from images in memory: a process's images, or those of a file that was read whole.
 fn of_images<M: ReadMemory + ?Sized>(
     args: &Args,
     wanted: &Wanted,
@@ -387,7 +387,7 @@ fn whole<M: ReadMemory + ?Sized>(held: &CodeImages<'_, M>, image: &Cubin) -> Opt
     held.bytes(image, 0..image.len, MOST_IMAGE)
 }
 
-/// The code of a function of an image.
+/// Returns the code of a function in an image.
 pub(super) fn code_of<M: ReadMemory + ?Sized>(
     held: &CodeImages<'_, M>,
     choice: &Choice<'_>,
@@ -395,7 +395,8 @@ pub(super) fn code_of<M: ReadMemory + ?Sized>(
     held.code(choice.image, choice.function, recorded::MOST_CODE)
 }
 
-/// The instructions of a function, whose code is `own`, as nvdisasm prints them. Empty where it does not: the user is told.
+/// Returns the instructions of a function, whose code is `own`, as nvdisasm prints them. Empty if nvdisasm prints none, which the user is
+/// told.
 pub(super) fn said_of<M: ReadMemory + ?Sized>(
     held: &CodeImages<'_, M>,
     choice: &Choice<'_>,
@@ -406,13 +407,13 @@ pub(super) fn said_of<M: ReadMemory + ?Sized>(
             .map(|image| nvdisasm::of_function(program, &image, choice.function));
         match of_image {
             Some(Ok(said)) if !said.is_empty() => Ok(said),
-            // nvdisasm fails on the image or says nothing of the function: it gets the code alone, of which it says less.
+            // nvdisasm fails on the image, or prints nothing about the function. It then gets the code alone, about which it prints less.
             _ => nvdisasm::of_code(program, choice.image.sm, own),
         }
     })
 }
 
-/// Instructions as nvdisasm prints them. Empty where nvdisasm is missing or fails: the user is told, and words are shown instead.
+/// Returns instructions as nvdisasm prints them. Empty if nvdisasm is missing or fails; the user is told, and words are shown instead.
 fn disassembled(
     ask: impl FnOnce(&Path) -> std::io::Result<std::collections::BTreeMap<u64, Said>>,
 ) -> std::collections::BTreeMap<u64, Said> {
@@ -436,7 +437,7 @@ fn disassembled(
     Default::default()
 }
 
-/// The kernels that a pattern means, one a line.
+/// Prints the kernels that match a pattern, one on each line.
 fn list(args: &Args, choices: &[Choice<'_>]) -> anyhow::Result<ExitCode> {
     let mut out = target::open(None, false, false, &[])?;
     if args.json {
@@ -480,7 +481,7 @@ fn list(args: &Args, choices: &[Choice<'_>]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names come from the traced program: without control characters.
+/// Returns a name without control characters, because names come from the traced program.
 pub(super) fn plain(text: &str) -> String {
     let kept = |c: char| {
         if c.is_control() && c != '\n' {
@@ -505,7 +506,7 @@ fn show(args: &Args, listing: &Listing<'_>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes bytes as they are.
+/// Writes bytes unchanged.
 fn write(args: &Args, path: &Path, bytes: &[u8]) -> anyhow::Result<ExitCode> {
     let inputs: Vec<&Path> = args.file.iter().map(PathBuf::as_path).collect();
     let mut out = target::open(Some(path), args.force.force, false, &inputs)?;
@@ -514,7 +515,7 @@ fn write(args: &Args, path: &Path, bytes: &[u8]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows or writes the code that was uploaded to a program's address in a capture, when the program was first launched.
+/// Shows or writes the code that was uploaded to a program's address in a capture, as it was at the program's first launch.
 fn of_capture(
     args: &Args,
     capture: impl Iterator<Item = Result<Record, impl std::fmt::Display>>,

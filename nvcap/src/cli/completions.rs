@@ -1,4 +1,4 @@
-//! `nvcap completions`: what a shell reads to complete nvcap's command line.
+//! `nvcap completions`: the script by which a shell completes nvcap's command line.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ Examples:
 
 The packages (deb, rpm) put these files where the shells look for them.";
 
-/// For which shell.
+/// Choice of the shell.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -38,12 +38,12 @@ pub(super) fn run(args: &Args, cli: &Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the part of the command line that is completed: all but what `--help` hides, which clap_complete would offer.
+/// Returns the part of the command line that is completed: everything except what `--help` hides, which clap_complete would offer.
 ///
-/// zsh's script takes the first word for an argument of a command that has both arguments and commands below it, and then completes none of these. So
-/// there it has none: what follows `--` is completed by zsh itself, or not at all.
+/// zsh's script takes the first word for an argument of a command that has both arguments and commands below it, and then completes none of
+/// these. For zsh the command therefore has no arguments: what follows `--` is completed by zsh itself, or not at all.
 fn shown(command: &Command, shell: Shell) -> Command {
-    // Names are static in clap. There are some thirty, and the program ends when the script is written.
+    // Names are static in clap. There are only some thirty, and the program ends when the script is written.
     let name: &'static str = command.get_name().to_owned().leak();
     let misled = shell == Shell::Zsh && command.has_subcommands();
     let arguments = command
@@ -62,9 +62,10 @@ fn shown(command: &Command, shell: Shell) -> Command {
     shown
 }
 
-/// One argument, with the hints that clap cannot derive from its type: after `--` comes a command, `--user` takes a user of this machine.
+/// Returns an argument with the hints that clap cannot derive from its type: after `--` comes a command, and `--user` takes a user of this
+/// machine.
 fn hinted(arg: Arg) -> Arg {
-    // References to other arguments go: those arguments may be hidden, and then they are not part of this command.
+    // References to other arguments are removed: those arguments may be hidden, and are then not part of this command.
     let arg = arg.conflicts_with(Reset).requires(Reset).group(Reset);
     match arg.get_id().as_str() {
         "command" => arg.value_hint(ValueHint::CommandWithArguments),
@@ -90,7 +91,7 @@ mod tests {
             clap_complete::generate(shell, &mut shown(&cli, shell), "nvcap", &mut script);
             let script = String::from_utf8(script).unwrap();
             assert!(script.contains("aa") && script.contains("seen"), "{shell}");
-            // The command below is the first word.
+            // The subcommand is the first word.
             assert!(!script.contains("$line[2]"), "{shell}: {script}");
             assert!(
                 !script.contains("bb") && !script.contains("unseen"),

@@ -1,4 +1,4 @@
-//! `nvcap counts`: how many submissions processes make, exactly, once a second.
+//! `nvcap counts`: exact numbers of submissions of processes, once a second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -50,7 +50,7 @@ they come.
 Exit status: 0 all processes that were named have ended, or --times or --duration is over; 1 error;
 2 usage; 4 the same as 0, and none of the named processes used a GPU.";
 
-/// Whom to count, and how.
+/// Processes to count, and form of the output.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -94,7 +94,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Option that has FILE replaced.
+    /// Option by which FILE is replaced.
     #[command(flatten)]
     force: Force,
 
@@ -114,7 +114,7 @@ impl Args {
     }
 }
 
-/// Counts.
+/// Counts submissions until the end.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let users = args.user.iter().cloned();
     let Some(whom) = args.filters.whom("counts", &args.pid, args.all, users)? else {
@@ -144,7 +144,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if let Some((pid, refused)) = view.refused.iter().next().filter(|_| named) {
             return Err(cannot_look(*pid, refused));
         }
-        // Those that may not be read are told of when they are more than ever; processes come and go.
+        // Processes that may not be read are reported when there are more of them than before; processes come and go.
         let (counted, refused) = (host.len(), view.refused.len());
         if named {
             without.look(&view.processes);
@@ -193,19 +193,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(without.end())
 }
 
-/// Named processes that use no GPU: they may begin to at any time.
+/// Named processes that use no GPU. They may begin to at any time.
 #[derive(Default)]
 struct Without {
-    /// Processes that are there and have used none so far, with their names.
+    /// Existing processes that have used no GPU so far, with their names.
     now: BTreeMap<u32, String>,
-    /// Processes that have used one.
+    /// Processes that have used a GPU.
     users: BTreeSet<u32>,
-    /// The names of all that were seen.
+    /// Names of all processes that were seen.
     names: BTreeSet<String>,
 }
 
 impl Without {
-    /// Looks which of the processes use none. A channel, or memory of a GPU that is mapped, is use: the same as of a trace.
+    /// Finds the processes that use no GPU. A channel, or mapped memory of a GPU, counts as use, as in a trace.
     fn look(&mut self, processes: &[ProcessView]) {
         let uses = |p: &ProcessView| {
             !p.gpus.is_empty()
@@ -223,7 +223,7 @@ impl Without {
         }
     }
 
-    /// The status at the end. Where none has used a GPU, that is told.
+    /// Returns the status at the end. If no process has used a GPU, this is reported.
     fn end(&self) -> ExitCode {
         if !self.users.is_empty() || self.names.is_empty() {
             return ExitCode::SUCCESS;
@@ -235,7 +235,8 @@ impl Without {
     }
 }
 
-/// The first message: how many processes are counted, and which may not be read. `without`: those of them that use no GPU.
+/// Makes the first message: the number of processes that are counted, and those that may not be read. `without` are the counted ones that
+/// use no GPU.
 fn said(
     counted: usize,
     without: &BTreeMap<u32, String>,

@@ -1,4 +1,4 @@
-//! `nvcap decode`: a capture through the same pipeline as the live trace.
+//! `nvcap decode`: a capture in the same pipeline as a live trace.
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ Examples:
 Exit status: 0 complete, 1 error, 2 usage, 3 the capture lacks something, 5 complete, but not all
 was understood (the ledger says what), 6 complete, and the GPU faulted (the verdict says where).";
 
-/// A capture and how to show it.
+/// A capture, and the form in which it is shown.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -33,7 +33,7 @@ pub(super) struct Args {
     pub output: OutputArgs,
 }
 
-/// Decodes.
+/// Decodes the capture.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut recording = args.recording.open()?;
     let (shown, file) = (&args.output, args.output.output.as_deref());

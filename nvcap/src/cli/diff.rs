@@ -1,4 +1,4 @@
-//! `nvcap diff`: two recordings of one program, compared; or one with another profiler's trace (`profiles`).
+//! `nvcap diff`: comparison of two recordings of one program, or of a recording with another profiler's trace (`profiles`).
 
 mod place;
 mod profiles;
@@ -40,12 +40,12 @@ compared by name: their number, their time, their bytes. The time alone is no di
 Exit status, as of diff: 0 no difference, 1 differences, 2 trouble (usage, a file that cannot be
 read); and 3 no difference in what is there, but one of them lacks something.";
 
-/// The exit status where the recordings differ, as diff(1) has it.
+/// Exit status if the recordings differ, as in diff(1).
 const DIFFERENT: u8 = 1;
-/// Status of every error, as `diff` has it.
+/// Exit status of every error, as in diff(1).
 pub(super) const TROUBLE: u8 = 2;
 
-/// Two recordings and how they are compared.
+/// Two recordings, and the way in which they are compared.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -73,7 +73,7 @@ pub(super) struct Args {
     #[arg(short = 'q', long, help_heading = SHOWN)]
     pub brief: bool,
 
-    /// Show all counts and lines that differ, not the greatest differences and the first lines alone
+    /// Show all counts and lines that differ, not only the greatest differences and the first lines
     #[arg(short = 'v', long, help_heading = SHOWN)]
     pub verbose: bool,
 
@@ -93,7 +93,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 
-    /// Option that has FILE replaced.
+    /// Option by which FILE is replaced.
     #[command(flatten, next_help_heading = OUTPUT)]
     pub force: Force,
 
@@ -116,7 +116,7 @@ impl Args {
     }
 }
 
-/// Compares.
+/// Compares the two inputs.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     compare(args).map(ExitCode::from)
 }
@@ -171,7 +171,7 @@ fn compare(args: &Args) -> anyhow::Result<u8> {
     Ok(status(found.differs(), is_whole))
 }
 
-/// The exit status of a comparison. `is_whole`: all was there, and all was compared.
+/// Returns the exit status of a comparison. `is_whole` means that everything was present and was compared.
 fn status(differs: bool, is_whole: bool) -> u8 {
     match (differs, is_whole) {
         (true, _) => DIFFERENT,
@@ -180,7 +180,7 @@ fn status(differs: bool, is_whole: bool) -> u8 {
     }
 }
 
-/// Compares where at least one of the two is another profiler's trace.
+/// Compares two inputs of which at least one is another profiler's trace.
 fn of_profiles(args: &Args, place: &Place<'_>, inputs: [Input<'_>; 2]) -> anyhow::Result<u8> {
     if args.filter.is_some() || args.any_data {
         bail_usage!(

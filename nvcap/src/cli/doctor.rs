@@ -1,4 +1,4 @@
-//! `nvcap doctor`: what this machine allows, and how often it loses a hit.
+//! `nvcap doctor`: a report of what this machine allows, and a measurement of how often it loses a hit.
 
 use std::process::ExitCode;
 
@@ -9,13 +9,13 @@ mod lost_hits;
 pub(super) struct Args {
     /// Measure how often this machine loses a hit of a breakpoint, which sends SIGTRAP to the program
     ///
-    /// For so many seconds (10), on at most 8 processors of those that it may run on (taskset says which), two processes of nvcap's own store
-    /// to watched words. Stores, hits, runs of the BPF program and SIGTRAPs are compared. Exit status 3: some hits were lost.
+    /// For SECONDS (10 if not given), on at most 8 of the processors on which it may run (taskset chooses them), two processes of nvcap's
+    /// own store to watched words. Stores, hits, runs of the BPF program and SIGTRAPs are compared. Exit status 3: some hits were lost.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     trap: Option<u64>,
 }
 
-/// Looks and reports: status 0 when a live trace can be made; with `--trap`, when no hit was lost.
+/// Examines and reports. The status is 0 if a live trace can be made; with `--trap`, if no hit was lost.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.trap {
         None => examine(),

@@ -1,4 +1,4 @@
-//! `nvcap dump`: what a hung or slow GPU process waits for, by one look at it or two.
+//! `nvcap dump`: the reason why a GPU process hangs or is slow, found by one or two looks at it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -145,7 +145,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "full_stacks", help_heading = SHOWN)]
     no_stacks: bool,
 
-    /// Show all frames of the threads' stacks, not the newest 12 alone
+    /// Show all frames of the threads' stacks, not only the newest 12
     #[arg(long, help_heading = SHOWN)]
     full_stacks: bool,
 
@@ -169,7 +169,7 @@ pub(super) struct Args {
     pub output: OutputArgs,
 }
 
-/// The command as clap knows it: beside files without the options of a live target, and the other way round.
+/// Returns the command for clap: with a file, without the options of a live target, and the other way round.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let live = ["user", "times", "no_stacks"];
     let live = live.into_iter().chain(process_filter::IDS);
@@ -218,7 +218,7 @@ fn parse_number(text: &str) -> Result<u32, String> {
     parsed.map_err(|e| e.to_string())
 }
 
-/// Looks and shows.
+/// Looks at the processes, and shows the result.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.merge.is_empty() {
         return merge(args);
@@ -269,7 +269,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         record(recorder, seen.records(options.qmd_copies))?;
     }
     let mut before = seen.report;
-    // Not before there is something to write: a wrong process id is no reason to lose a file.
+    // The output is opened only when there is something to write: a wrong process id is no reason to lose a file.
     let mut out = target::open(
         output.output.as_deref(),
         output.force,
@@ -294,7 +294,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         signals::rest(pause.saturating_sub(began.elapsed()));
         if signals::is_one() {
             signals::traced();
-            // The first look is shown where there is no second.
+            // The first look is shown if there is no second.
             let status = match status {
                 Some(status) => status,
                 None => {
@@ -329,7 +329,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Tells whether options were given that only a stream of events (`--stream`) has a use for. If so, the user is told.
+/// Tells whether options were given that only a stream of events (`--stream`) can use. If so, the user is told.
 pub(super) fn is_of_a_stream(args: &Args) -> bool {
     let output = &args.output;
     let of_a_stream = output.filter.is_some()
@@ -394,7 +394,7 @@ fn merge(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(merged.status().code()))
 }
 
-/// The recorder of a look.
+/// Makes the recorder of a look.
 fn recorder(args: &Args, path: &Path) -> anyhow::Result<Recorder> {
     let others = [&args.channels, &args.output.phases, &args.output.output];
     let others = others.map(|p| p.as_deref());
@@ -418,7 +418,7 @@ fn recorder(args: &Args, path: &Path) -> anyhow::Result<Recorder> {
     made.with_context(|| format!("cannot write to {}", path.display()))
 }
 
-/// Records a look, as it is: nothing is shown of it.
+/// Records a look unchanged; nothing of it is shown.
 fn record(recorder: Recorder, records: impl Iterator<Item = Record>) -> anyhow::Result<()> {
     let options = PipelineOptions {
         driver_version: target::running_driver(),
@@ -435,7 +435,7 @@ fn record(recorder: Recorder, records: impl Iterator<Item = Record>) -> anyhow::
     Ok(())
 }
 
-/// Runs `nvcap dump --stream`: the records of the look go through the same pipeline as those of a trace.
+/// Runs `nvcap dump --stream`: the records of the look go through the pipeline of a trace.
 fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode> {
     let pids = match pids(args)? {
         Some(pids) => pids,
@@ -472,13 +472,13 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
 
 /// Outcome of a look.
 enum LookOutcome {
-    /// At least one process could be read. The status says what was told of the others.
+    /// At least one process could be read. The status reflects the messages about the others.
     Look(Box<source::Look>, Status),
     /// No process could be read. The user was told why, and the status says the same.
     Nothing(Status),
 }
 
-/// The processes to look at. None where no process uses a GPU, which the user is told.
+/// Returns the processes to look at; `None` if no process uses a GPU, which the user is told.
 fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
     if !args.all {
         return Ok(Some(args.pid.to_vec()));
@@ -530,7 +530,7 @@ fn look(args: &Args, options: &source::DumpOptions) -> anyhow::Result<LookOutcom
     })
 }
 
-/// The exit status where no process could be looked at. Tells the user why, if nothing was told yet.
+/// Returns the exit status if no process could be looked at. The user is told why, unless something was said already.
 fn nothing(said: Status) -> Status {
     if said == Status::Idle {
         tell(format_args!(
@@ -541,12 +541,12 @@ fn nothing(said: Status) -> Status {
     said
 }
 
-/// Tells the user which processes could not be looked at, and returns the status for that.
+/// Reports the processes that could not be looked at, and returns the status for them.
 fn told(args: &Args, refused: &[(u32, Refused)]) -> Status {
     let mut status = Status::Idle;
     for (pid, why) in refused {
         let (text, is) = match why {
-            // Of all processes, one that has ended meanwhile is no failure.
+            // With all processes, one that has ended meanwhile is no failure.
             _ if args.all && gone(*pid, why) => continue,
             Refused::NoGpu if args.all => continue,
             Refused::NoGpu => (no_gpu(*pid), Status::NoGpu),

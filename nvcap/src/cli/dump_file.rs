@@ -1,4 +1,4 @@
-//! `nvcap dump FILE`: the state that a recording ends with, or had at some moment.
+//! `nvcap dump FILE`: the state at the end of a recording, or at some moment in it.
 
 use std::io;
 use std::path::Path;
@@ -46,13 +46,13 @@ pub(super) fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     ))
 }
 
-/// The process id that the user gave in the place of a file: a number that is the name of no file.
+/// Returns the process id that the user gave instead of a file: a number that is not the name of a file.
 fn meant_process(file: &Path) -> Option<u32> {
     let number = file.to_str()?.parse().ok()?;
     (!file.exists()).then_some(number)
 }
 
-/// The status of a look or a trace: what was seen counts for the whole of it only where the recording lacks nothing.
+/// Returns the status of a look or a trace. The state that was seen holds for the whole of it only if the recording lacks nothing.
 fn status(seen: Status, recording: &Ledger) -> Status {
     match seen {
         Status::Idle if recording.exit_status() == STATUS_LOST => Status::Unread,
@@ -60,7 +60,7 @@ fn status(seen: Status, recording: &Ledger) -> Status {
     }
 }
 
-/// The report, and the account of the recording.
+/// Makes the report, and the account of the recording.
 fn report(args: &Args, file: &Path) -> anyhow::Result<(Report, Ledger)> {
     let recording = RecordingArgs::of(file);
     let mut recording = recording.open()?.quiet_until_the_end(None);
@@ -108,7 +108,7 @@ fn report(args: &Args, file: &Path) -> anyhow::Result<(Report, Ledger)> {
     Ok((report, ledger))
 }
 
-/// A sink that gathers the records of a recorded look. It can keep all of them: a look has no more than the rings held.
+/// A sink that gathers the records of a recorded look. It can keep all of them, because a look has no more than the rings held.
 #[derive(Default)]
 struct Gathered(Recorded);
 

@@ -1,4 +1,4 @@
-//! `nvcap explain`: what a number of the stream means.
+//! `nvcap explain`: the meaning of a number in the stream.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -53,7 +53,7 @@ pub(super) struct Args {
     pub json: bool,
 }
 
-/// Explains.
+/// Explains the number.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let first = args.what.first().map(|word| word.to_ascii_lowercase());
     let rest = args.what.iter().skip(1).map(String::as_str);
@@ -190,7 +190,7 @@ fn method_text(class: u32, method: &str) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// Refuses a method address that is no multiple of 4: a method is a register of 4 bytes.
+/// Refuses a method address that is no multiple of 4, because a method is a register of 4 bytes.
 fn aligned(method: u32) -> anyhow::Result<()> {
     if !method.is_multiple_of(4) {
         bail_usage!(
@@ -248,7 +248,7 @@ fn fields(out: &mut String, fields: &[Field]) {
 }
 
 fn qmd(file: &str, class: u32, json: bool) -> anyhow::Result<String> {
-    /// The largest layout is 384 bytes.
+    /// The most bytes of a QMD's file that are read; the largest layout has 384 bytes.
     const MOST: u64 = 4096;
     let mut bytes = Vec::new();
     nvcap_recording::file::packed::open(Path::new(file))
@@ -283,7 +283,7 @@ fn rm(what: &str, number: u32, json: bool) -> anyhow::Result<String> {
     Ok(format!("{what} {number:#x} {name}\n"))
 }
 
-/// A class of either kind: with methods, or of an object that RM keeps and no method reaches.
+/// Explains a class of either kind: one with methods, or that of an object that RM keeps and no method reaches.
 fn any_class(number: u32, json: bool) -> anyhow::Result<String> {
     let known = classes::class(number);
     if known.is_none() && !names::is_known_class(number) {
@@ -304,7 +304,7 @@ fn any_class(number: u32, json: bool) -> anyhow::Result<String> {
     }
 }
 
-/// States that `nvcap dump` and `nvcap watch` tell.
+/// States that `nvcap dump` and `nvcap watch` report.
 const STATES: [(&str, &str); 7] = [
     ("IDLE", "the GPU has done all that was submitted."),
     (
@@ -334,7 +334,8 @@ const STATES: [(&str, &str); 7] = [
     ),
 ];
 
-/// The verdicts of `nvcap time` that begin so, whatever letter case, with their meanings; a state of `nvcap dump` by its whole word.
+/// Returns the verdicts of `nvcap time` that begin with these words, ignoring case, with their meanings; a state of `nvcap dump` only by
+/// its whole word.
 fn verdicts(begin: &str) -> String {
     if let Some((word, meaning)) = STATES.iter().find(|s| s.0.eq_ignore_ascii_case(begin)) {
         return format!("{word}: {meaning}\n");
@@ -347,7 +348,7 @@ fn verdicts(begin: &str) -> String {
     })
 }
 
-/// An Xid: meaning, reach, usual causes and places to look.
+/// Explains an Xid: its meaning, its reach, usual causes and places to look.
 fn xid(number: &str, json: bool) -> anyhow::Result<String> {
     let Ok(code) = number.parse::<u32>() else {
         bail_usage!("'{number}' is no decimal number of an Xid; nvcap explain xid lists all");
@@ -376,7 +377,7 @@ fn xid(number: &str, json: bool) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// All Xids, a line each.
+/// Returns all Xids, one on each line.
 fn xids(json: bool) -> String {
     let all = xid::numbers().filter_map(xid::known);
     if json {
@@ -405,7 +406,7 @@ fn xid_json(known: &xid::Known) -> serde_json::Value {
     })
 }
 
-/// The fields of filter expressions, with what each is.
+/// Returns the fields of filter expressions, with the meaning of each.
 fn filter_help() -> String {
     let mut text = String::from("Fields of filter expressions (-e):\n");
     for field in filter::Field::all() {

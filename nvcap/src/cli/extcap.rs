@@ -1,5 +1,5 @@
-//! `nvcap extcap`: nvcap as Wireshark and tshark call it to capture live, by their extcap interface. The calls are those of the
-//! script that `nvcap wireshark install` writes; what Wireshark shows as an error comes on standard error.
+//! `nvcap extcap`: live capture for Wireshark and tshark, by their extcap interface. The calls are those of the script that `nvcap
+//! wireshark install` writes. Messages that Wireshark shows as errors go to standard error.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::way_options::HowArg;
 use super::{trace, trace_run, version};
 use nvcap_show::output::writer::Output;
 
-/// The interface's name, which tshark's `-i` takes.
+/// Name of the interface, as tshark's `-i` takes it.
 const INTERFACE: &str = "nvcap";
 
 /// Arguments that Wireshark gives.
@@ -59,7 +59,7 @@ pub(super) struct Args {
     pub gpu_time: bool,
 }
 
-/// Answers, or captures.
+/// Answers Wireshark's question, or captures.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(interface) = args.extcap_interface.as_deref()
         && interface != INTERFACE
@@ -117,7 +117,7 @@ fn answer(args: &Args) -> String {
     text
 }
 
-/// The processes that use a GPU, as far as this user may know.
+/// Returns the processes that use a GPU, as far as this user may know.
 fn processes() -> Vec<(u32, String)> {
     let name = |pid| {
         let name = nvcap_process::procfs::name(pid, None).unwrap_or_default();
@@ -128,7 +128,7 @@ fn processes() -> Vec<(u32, String)> {
     found.mapped().map(|pid| (pid, name(pid))).collect()
 }
 
-/// The options of a trace, which have their defaults here.
+/// Options of a trace, with their defaults.
 #[derive(Parser, Debug)]
 struct Trace {
     #[command(flatten)]
@@ -175,11 +175,11 @@ fn capture(args: &Args) -> anyhow::Result<ExitCode> {
         },
         |pipeline| Ok(pipeline.finish()?),
     )?;
-    // The exit status says nothing of losses: Wireshark shows them as packets.
+    // The exit status does not reflect losses; Wireshark shows them as packets.
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells whether somebody has the pipe open for reading: without a reader it cannot be opened for writing.
+/// Tells whether some program has the pipe open for reading. Without a reader it cannot be opened for writing.
 fn is_read(fifo: &std::path::Path) -> bool {
     use std::os::unix::fs::OpenOptionsExt as _;
 

@@ -1,15 +1,15 @@
-//! Options of a live target, of commands that take a file or one: beside a file they are refused, not passed over.
+//! Options of a live target in commands that take a file or a live target. With a file they are refused, not ignored.
 
 use clap::{Command, Id};
 
-/// Returns the command with these options refused beside `file`. It has to be said of each: clap lets an option pass without the one that it
-/// requires, where that one conflicts with a third.
+/// Returns the command with these options refused together with `file`. Each option must be named: clap accepts an option without the one
+/// that it requires, if that one conflicts with a third.
 pub(super) fn refusing(
     command: Command,
     file: &'static str,
     live: impl IntoIterator<Item = impl Into<Id>>,
 ) -> Command {
-    // Of the options, not of the file: an argument without dashes would get another place behind those beside it.
+    // This is set on the options, not on the file: an argument without dashes would otherwise move behind those declared after it.
     { live.into_iter() }.fold(command, |command, id| {
         command.mut_arg(id.into(), |arg| arg.conflicts_with(file))
     })
@@ -21,7 +21,7 @@ mod tests {
 
     use crate::cli::command_line;
 
-    /// Options that mean something of a file, too, or the choice of it.
+    /// Options that have a meaning for a file as well, or that choose the file.
     const OF_FILES: [&str; 48] = [
         "at",
         "by",
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// The file that an option writes is no recording that is read.
+    /// Test that the file that an option writes is not taken for a recording to be read.
     #[test]
     fn a_look_that_is_watched_is_recorded() {
         let line = "nvcap dump -p 7 --watch 1 --record r.pcapng";

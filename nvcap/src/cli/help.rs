@@ -1,11 +1,11 @@
-//! The help of the whole program: what stands behind the options in `nvcap --help`, and the one screen of `nvcap -h`. That screen has
-//! the names and the words of commands and options from clap; here is only which of them it shows, and in which order.
+//! The help of the whole program: the text after the options in `nvcap --help`, and the one screen of `nvcap -h`. The names and words of
+//! commands and options on that screen come from clap. This module only selects and orders them.
 
 use std::fmt::Write as _;
 
 use clap::error::ErrorKind;
 
-/// The end of `nvcap --help`.
+/// End of `nvcap --help`.
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sudo nvcap -- python train.py            trace a command from its beginning
@@ -70,12 +70,12 @@ Environment:
 
 /// Commands for one job.
 struct Job {
-    /// Its name, in as many lines as there are commands at most.
+    /// Name of the job, in at most as many lines as it has commands.
     name: &'static [&'static str],
     commands: &'static [&'static str],
 }
 
-/// All commands that are not hidden.
+/// Jobs with all commands that are not hidden.
 const JOBS: &[Job] = &[
     Job {
         name: &["Live"],
@@ -115,28 +115,28 @@ const JOBS: &[Job] = &[
     },
 ];
 
-/// The options of every day, as clap knows them.
+/// Options of daily use, by the names that clap has for them.
 const DAILY: [&str; 12] = [
     "pid", "all", "filter", "verbose", "stats", "output", "json", "record", "how", "duration",
     "gpu_time", "stacks",
 ];
 
-/// The lines of [`EXAMPLES`] that `-h` shows: their commands.
+/// Lines of [`EXAMPLES`] that `-h` shows: their commands.
 const FIRST: [&str; 3] = [
     "sudo nvcap -- python train.py",
     "sudo nvcap -p 4711",
     "sudo nvcap dump -p 4711",
 ];
 
-/// Columns of the headings at the left.
+/// Number of columns of the headings on the left.
 const LEFT: usize = 12;
 
-/// Tells whether an answer of clap's is the short help of the whole program, as `-h` asks for it.
+/// Tells whether clap's answer is the short help of the whole program, as requested by `-h`.
 pub(super) fn is_short(answer: &clap::Error, cli: &mut clap::Command) -> bool {
     answer.kind() == ErrorKind::DisplayHelp && answer.to_string() == cli.render_help().to_string()
 }
 
-/// The text of `nvcap -h`: one screen.
+/// Returns the text of `nvcap -h`: one screen.
 pub(super) fn screen(cli: &mut clap::Command) -> String {
     let usage = cli.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage:").lines();
@@ -166,7 +166,7 @@ pub(super) fn screen(cli: &mut clap::Command) -> String {
     text + "nvcap --help has all options, nvcap COMMAND --help those of a command.\n"
 }
 
-/// Appends lines, with the lines of a heading left of them.
+/// Appends lines, with the lines of a heading on their left.
 fn section(text: &mut String, heading: &[&str], lines: Vec<String>) {
     for (n, line) in lines.iter().enumerate() {
         let heading = heading.get(n).unwrap_or(&"");
@@ -174,7 +174,7 @@ fn section(text: &mut String, heading: &[&str], lines: Vec<String>) {
     }
 }
 
-/// Pairs of a name and its words as lines: names take as many columns as the longest has, and `least` at least.
+/// Returns pairs of a name and its words as lines. Names take as many columns as the longest has, and at least `least`.
 fn aligned(pairs: Vec<(String, String)>, least: usize) -> Vec<String> {
     let width = pairs.iter().map(|(name, _)| name.len()).max();
     let width = width.unwrap_or(0).max(least);
@@ -183,13 +183,13 @@ fn aligned(pairs: Vec<(String, String)>, least: usize) -> Vec<String> {
         .collect()
 }
 
-/// The part of a sentence before the first of these marks.
+/// Returns the part of a sentence before the first of these marks.
 fn phrase(sentence: &str, marks: &[&str]) -> String {
     let first = marks.iter().filter_map(|mark| sentence.find(mark)).min();
     sentence[..first.unwrap_or(sentence.len())].to_owned()
 }
 
-/// An option as it is typed, and what it does.
+/// Returns an option as it is typed, and its effect.
 fn option(cli: &clap::Command, id: &str) -> Option<(String, String)> {
     let arg = cli.get_arguments().find(|arg| arg.get_id() == id)?;
     let names = [
@@ -220,7 +220,7 @@ fn option(cli: &clap::Command, id: &str) -> Option<(String, String)> {
     Some((typed, words))
 }
 
-/// The first examples: what is typed, and what it does.
+/// Returns the first examples: the command to type, and its effect.
 fn examples() -> Vec<(String, String)> {
     let line = |command: &&str| {
         let mut words = EXAMPLES.lines().filter_map(|line| {

@@ -1,4 +1,4 @@
-//! Hints for a command line that clap refuses: what the user may have meant, where one word tells it.
+//! Hints for a command line that clap refuses: the command that the user may have meant, if one word shows it.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use nvcap_recording::file::{kind, packed};
 use nvcap_show::output::shell;
 
-/// Takes clap's tip to write `-- -1` from an error: behind `--` stands a command, which would be started.
+/// Removes from an error clap's tip to write `-- -1`, because the word after `--` is a command, which would be started.
 pub(super) fn without_escape(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::StyledStrs(tips)) = error.get(ContextKind::Suggested) {
         let mut left = tips.clone();
@@ -50,7 +50,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
         return Some(meant);
     }
     let is_command = |word: &String| cli.find_subcommand(word).is_some();
-    // After the name of a command come that command's own arguments: there is nothing to guess.
+    // After the name of a command come that command's own arguments, about which nothing is guessed.
     if args.first().is_some_and(is_command) {
         return None;
     }
@@ -83,7 +83,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
         return Some(format!("to trace a running process: nvcap -p {word}"));
     }
     let path = Path::new(word);
-    // Regular files only: what is read from a pipe here would be missing for the command.
+    // Only regular files are read: bytes read from a pipe here would be missing for the command.
     let file = path.is_file().then(|| packed::open(path).ok()).flatten();
     let typed = shell::quoted(path);
     let is_of_recordings = |of: &OsStr| ["pcapng", "zst", "xz", "gz"].iter().any(|e| of == *e);
@@ -114,7 +114,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     }
 }
 
-/// Tells what to type for rows of each process, where a command has no `--by process`.
+/// Returns what to type for rows of each process, if a command has no `--by process`.
 fn by_process(error: &clap::Error, args: &[String]) -> Option<String> {
     let named = |of| match error.get(of)? {
         ContextValue::String(text) => Some(text.as_str()),
@@ -138,7 +138,7 @@ fn by_process(error: &clap::Error, args: &[String]) -> Option<String> {
     })
 }
 
-/// Text that says how to trace a process, where a command that reads recordings alone was given one.
+/// Returns what to type to trace a process, if one was given to a command that only reads recordings.
 fn live_of_a_reader(error: &clap::Error, args: &[String]) -> Option<String> {
     let command = args.first()?;
     let live = match command.as_str() {
@@ -156,7 +156,7 @@ fn live_of_a_reader(error: &clap::Error, args: &[String]) -> Option<String> {
         .then(|| format!("nvcap {command} reads recordings; of a running process: {live}"))
 }
 
-/// Tells what to type where an option of a running process stands beside a file.
+/// Returns what to type if an option of a running process was given together with a file.
 fn beside_a_file(error: &clap::Error, args: &[String], cli: &clap::Command) -> Option<String> {
     let named = |kind| match error.get(kind)? {
         ContextValue::String(arg) => Some(vec![arg.as_str()]),
@@ -165,7 +165,7 @@ fn beside_a_file(error: &clap::Error, args: &[String], cli: &clap::Command) -> O
     };
     let kinds = [ContextKind::InvalidArg, ContextKind::PriorArg];
     let named: Vec<&str> = kinds.into_iter().filter_map(named).flatten().collect();
-    // An option's own FILE is no recording that is read.
+    // The FILE of an option is not a recording that is read.
     let is_file = |arg: &&str| !arg.starts_with('-') && arg.contains("FILE");
     if !named.iter().any(is_file) {
         return None;
@@ -194,7 +194,7 @@ fn beside_a_file(error: &clap::Error, args: &[String], cli: &clap::Command) -> O
     ))
 }
 
-/// The hint for a number in the place of a file that is not there: it may be meant as a process. `given` is of `command`.
+/// Returns the hint for a number that was given as a file and names none: it may be meant as a process. `given` belongs to `command`.
 pub(super) fn number_for_a_file(
     command: &clap::Command,
     path: &str,
@@ -213,7 +213,7 @@ pub(super) fn number_for_a_file(
     })
 }
 
-/// Tells whether a word differs from a command's name by one letter (one more, one less or another one), or by two that changed places.
+/// Tells whether a word differs from a command's name by one letter (added, missing or replaced), or by two that changed places.
 fn is_like(word: &str, command: &str) -> bool {
     let (word, command) = (word.as_bytes(), command.as_bytes());
     let same = word.iter().zip(command).take_while(|(a, b)| a == b).count();

@@ -1,4 +1,4 @@
-//! `nvcap ioctls`: what a process asks of the driver, call by call.
+//! `nvcap ioctls`: the calls that a process makes to the driver, one by one.
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ pub(super) struct Args {
     pub show: Show,
 }
 
-/// Shows them.
+/// Shows the calls.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.target.is_named("ioctls") {
         return Ok(usage());
@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mut pipeline = Pipeline::new(options, vec![Box::new(&mut sink)]);
     if target.is_trace() {
-        // Calls of a live process come at their return and are shown by the time of their entry.
+        // Calls of a live process are recorded at their return, and shown by the time of their entry.
         pipeline = pipeline.in_time_order();
     }
     let pipeline = RefCell::new(pipeline);
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         || pipeline.borrow_mut().flush(),
     );
     let mut pipeline = pipeline.into_inner();
-    // What came before an error is shown too.
+    // Records before an error are shown, too.
     let flushed = pipeline.flush();
     traced?;
     flushed?;

@@ -1,4 +1,4 @@
-//! Diagnostics on standard error, when `NVCAP_LOG` asks for them (error, warn, info, debug, trace).
+//! Diagnostics on standard error, if `NVCAP_LOG` asks for them (error, warn, info, debug, trace).
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use nvcap_show::output::message::tell;
 
 struct Stderr;
 
-/// Moment from which the times of messages at level debug and below count.
+/// Moment from which the times of messages at level debug and below are counted.
 static STARTED: OnceLock<Instant> = OnceLock::new();
 
 impl log::Log for Stderr {

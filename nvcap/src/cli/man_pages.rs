@@ -1,4 +1,4 @@
-//! `nvcap man-pages`: a manual page a command, made of what `--help` says. For those who make packages.
+//! `nvcap man-pages`: a manual page for each command, made from the text of `--help`, for makers of packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(super) fn run(args: &Args, cli: clap::Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the page of one command, called by `above`, and those below it.
+/// Writes the page of one command below `above`, and those of its subcommands.
 fn write(command: &clap::Command, above: &str, dir: &Path) -> anyhow::Result<()> {
     let name = format!("{above}{}", command.get_name());
     let path = dir.join(format!("{name}.1"));

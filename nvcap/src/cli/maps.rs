@@ -1,4 +1,4 @@
-//! `nvcap maps`: a process's mappings of the driver's files, and what they show.
+//! `nvcap maps`: a process's mappings of the driver's files, and their contents.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use super::target::usage;
 use super::target_view;
 use nvcap_show::output::message::tell;
 
-/// The examples at the end of `nvcap maps --help`.
+/// Examples at the end of `nvcap maps --help`.
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sudo nvcap maps -p 4711                 the mappings of a running process

@@ -1,5 +1,5 @@
-//! The command line: one file a command, no logic beyond wiring. What all commands share: the options that
-//! say what is shown and where it goes (`output_args`), words of options (`values`), and, here, the way a command ends.
+//! The command line: one file for each command, with no logic beyond wiring. Shared by all commands are the options that determine what is
+//! shown and where it goes (`output_args`), words of options (`values`), and, in this file, the way in which a command ends.
 
 mod bench;
 mod beside;
@@ -162,7 +162,7 @@ enum Command {
 }
 
 impl Cli {
-    /// The reason why the command must not begin: it would replace files, and the user has not said `--force`.
+    /// Returns the reason why the command must not begin: it would replace files, and the user has not given `--force`.
     fn refusal(&self) -> Option<String> {
         let recording = |of: &recording::RecordingArgs, output: &output_args::OutputArgs| {
             output.refusal(&of.inputs())
@@ -207,7 +207,7 @@ impl Cli {
     }
 }
 
-/// An error with its causes, each once: some say their cause's words themselves. A remedy names no option that the command lacks.
+/// Returns an error with its causes, each once, since some repeat their cause's words. A remedy names no option that the command lacks.
 fn said(e: &anyhow::Error, has: &impl Fn(&str) -> bool) -> String {
     let words = |cause: &(dyn std::error::Error + 'static)| {
         if let Some(error) = cause.downcast_ref::<nvcap_process::error::Error>() {
@@ -226,13 +226,13 @@ fn said(e: &anyhow::Error, has: &impl Fn(&str) -> bool) -> String {
     text
 }
 
-/// The command that was typed, and the options that are no way out for it although it has them.
+/// The command that was typed, and those of its options that are no remedy although it has them.
 #[derive(Debug)]
 struct Typed {
     command: clap::Command,
-    /// Stacks are taken in the trap alone.
+    /// True if stacks are taken, which only the trap can do.
     needs_trap: bool,
-    /// Hint for a number that stands where a file belongs.
+    /// Hint for a number that was given as a file.
     number: Option<String>,
 }
 
@@ -258,7 +258,7 @@ impl Typed {
         }
     }
 
-    /// True for an option (its name without dashes) that this command can be given.
+    /// Tells whether an option (its name without dashes) can be given to this command.
     fn has(&self, option: &str) -> bool {
         if option == "how" && self.needs_trap {
             return false;
@@ -268,14 +268,14 @@ impl Typed {
     }
 }
 
-/// Tells whether an error is that the reader of our output went away, which ends a command quietly.
+/// Tells whether an error means that the reader of nvcap's output went away, which ends a command quietly.
 fn reader_went_away(e: &anyhow::Error) -> bool {
     e.chain()
         .filter_map(|c| c.downcast_ref::<io::Error>())
         .any(|c| c.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// The command line for clap. Options that several commands share have the help text that fits each command.
+/// Returns the command line for clap. Options that several commands share have the help text that fits each command.
 fn command_line() -> clap::Command {
     Cli::command()
         .mut_subcommand("stacks", stacks::as_is)
@@ -337,7 +337,7 @@ impl Cli {
     }
 }
 
-/// Command line as it was typed, or the status that ends nvcap because it was not understood, or asked for help.
+/// Parses the command line. `Err` has the status with which nvcap ends because the line was not understood, or asked for help.
 fn parse() -> Result<(Cli, Typed), ExitCode> {
     let mut command = command_line();
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
@@ -351,7 +351,7 @@ fn parse() -> Result<(Cli, Typed), ExitCode> {
 
 /// Prints why a command line is not run: an error, help or the version. Returns the status.
 fn not_parsed(e: &clap::Error) -> ExitCode {
-    // Help and version are no errors.
+    // Help and version are not errors.
     let status = if e.use_stderr() { STATUS_USAGE } else { 0 };
     let mut cli = command_line();
     let printed = match help::is_short(e, &mut cli) {
@@ -375,8 +375,7 @@ fn not_parsed(e: &clap::Error) -> ExitCode {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    // A file size limit is a write that fails, like a full disk.
-    // SAFETY: ignores a signal, before there are threads.
+    // A file size limit then makes a write fail, like a full disk. SAFETY: ignores a signal, before there are threads.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     nvcap_process::signals::survive_sealing();
     nvcap_process::descriptors::make_room();
@@ -390,7 +389,7 @@ pub fn main() -> ExitCode {
         return ExitCode::from(STATUS_USAGE);
     }
     let failed = match &cli.command {
-        // 1 says that they differ.
+        // 1 means that the inputs differ.
         Some(Command::Diff(_)) => diff::TROUBLE,
         _ => STATUS_ERROR,
     };
@@ -417,7 +416,7 @@ mod tests {
         super::Cli::command().debug_assert();
     }
 
-    /// Calls `visit` with each command and its name with those above it.
+    /// Calls `visit` with each command, and with its name preceded by the commands above it.
     fn each_command(
         of: &str,
         command: &clap::Command,
@@ -456,7 +455,7 @@ mod tests {
         }
     }
 
-    /// A heading of a group of options must not hold for those that are declared behind it.
+    /// Test that a heading of a group of options does not extend to the options declared after it.
     #[test]
     fn options_stand_under_their_own_heading() {
         let whom = [
@@ -488,7 +487,7 @@ mod tests {
                 }
             }
         });
-        // One that several commands have stands under the same heading in each, but for these, which mean something else there.
+        // An option that several commands have is under the same heading in each, except for these, where it means something else.
         let differ = { all.iter() }.filter(|(_, headings)| headings.len() > 1);
         let differ: Vec<String> = differ
             .map(|(id, at)| format!("{id}: {}", Vec::from_iter(at.iter().cloned()).join(", ")))
@@ -504,7 +503,7 @@ mod tests {
         assert_eq!(differ, known);
     }
 
-    /// Text that is wrapped by hand must fit the width of the help: clap would wrap a longer line once more.
+    /// Test that text wrapped by hand fits the width of the help, because clap would wrap a longer line once more.
     #[test]
     fn what_is_wrapped_by_hand_fits() {
         let cli = super::Cli::command();

@@ -1,29 +1,29 @@
-//! Names of kernels before the launches that they are the names of.
+//! Names of kernels, given before the launches that need them.
 //!
-//! A trace does not wait for names: a recording has them behind the first launches of each kernel. Its file is read twice, at first for
-//! names alone, and each comes before the first submission of its process that is not older. Names of what was there before the trace have no time,
-//! and come where they were found.
+//! A trace does not wait for names, so a recording has them after the first launches of each kernel. Its file is therefore read twice,
+//! first for the names alone. Each name is then given before the first submission of its process that is not older. Names of kernels from
+//! before the trace have no time, and are given where they were found.
 
 use std::collections::{BTreeMap, HashSet};
 
 use nvcap_decode::record::{Kernel, Record};
 
-/// The most names that are kept ahead, and bytes of theirs. A recording with more has its names where they were found.
+/// The most names that are kept ahead, and their most bytes. If a recording has more, names are given where they were found.
 const MOST: usize = 1 << 20;
 const MOST_BYTES: usize = 256 << 20;
 
-/// Process, time and program: a kernel's place.
+/// Identity of a kernel record: process, time and program.
 type Place = (u32, u64, u64);
 
 fn place(kernel: &Kernel) -> Place {
     (kernel.at.pid, kernel.at.time_ns, kernel.program.0)
 }
 
-/// Names that are still to come, of all of a recording. Empty and of no effect by default.
+/// Names of a recording that are still to be given. The default is empty and has no effect.
 #[derive(Default)]
 pub(super) struct NamesAhead {
     left: BTreeMap<Place, Kernel>,
-    /// Places of those that have come.
+    /// Identities of the names that were already given.
     come: HashSet<Place>,
 }
 
@@ -38,7 +38,7 @@ impl NamesAhead {
         for kernel in kernels.filter(|k| k.at.time_ns > 0) {
             let params = kernel.params.as_ref().map_or(0, |p| 8 * p.len());
             bytes += kernel.name.len() + params;
-            // The later word holds. A part of a rotated recording says again what was said before it.
+            // The later name is valid. A part of a rotated recording repeats the names before it.
             left.insert(place(&kernel), kernel);
             if left.len() > most || bytes > most_bytes {
                 log::info!("names of kernels come where they were found: there are too many");
@@ -49,7 +49,7 @@ impl NamesAhead {
         Self { left, come }
     }
 
-    /// The next name that comes before a record of the file.
+    /// Returns the next name that precedes a record of the file.
     pub(super) fn before(&mut self, record: &Record) -> Option<Record> {
         let Record::Submission(s) = record else {
             return None;
@@ -59,7 +59,7 @@ impl NamesAhead {
         self.give(*next)
     }
 
-    /// All that have not come: those of no submission.
+    /// Returns all names that were not given: those without a submission.
     pub(super) fn rest(&mut self) -> impl Iterator<Item = Record> {
         std::iter::from_fn(|| {
             let (next, _) = self.left.first_key_value()?;
@@ -73,7 +73,7 @@ impl NamesAhead {
         Some(Record::Kernel(Box::new(kernel)))
     }
 
-    /// Tells whether a record of the file has come already, or will come.
+    /// Tells whether a record of the file was already given, or will be.
     pub(super) fn has(&self, record: &Record) -> bool {
         let Record::Kernel(kernel) = record else {
             return false;
@@ -130,12 +130,12 @@ mod tests {
         ];
         let mut ahead = NamesAhead::gather(all.into_iter());
         assert_eq!(before(&mut ahead, &submission(1, 4)), [""; 0]);
-        // Nothing but a submission of the process itself.
+        // Only a submission of the process itself counts.
         assert_eq!(before(&mut ahead, &in_file(1, 9)), [""; 0]);
         assert_eq!(before(&mut ahead, &submission(3, 9)), [""; 0]);
         assert_eq!(before(&mut ahead, &submission(1, 6)), ["first"]);
         assert_eq!(before(&mut ahead, &submission(1, 6)), [""; 0]);
-        // In the file it is left out, come or still to come; what was not gathered is not.
+        // In the file such a record is left out, whether its name was given or is still to come. A record that was not gathered is kept.
         assert!(ahead.has(&in_file(1, 5)) && ahead.has(&in_file(1, 7)));
         assert!(!ahead.has(&in_file(1, 0)) && !ahead.has(&in_file(1, 8)));
         assert!(!ahead.has(&submission(1, 7)));
@@ -143,7 +143,7 @@ mod tests {
         assert!(ahead.has(&in_file(2, 1)) && ahead.rest().next().is_none());
     }
 
-    /// Nothing is left out of a file of which not all names are kept.
+    /// Test that nothing is left out of a file if not all its names can be kept.
     #[test]
     fn too_many_come_where_they_were_found() {
         for limits in [(2, 99), (9, 11)] {

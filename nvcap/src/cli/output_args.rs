@@ -1,4 +1,4 @@
-//! The options that say what is shown and where it goes, and the pipeline that they make.
+//! Options that determine what is shown and where it goes, and the pipeline that they make.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ use super::target;
 use super::usage::bail_usage;
 use super::values::{OUTPUT, SHOWN};
 
-/// Options of what is shown and where it goes: the same for every command that shows events.
+/// Options that determine what is shown and where it goes, the same for every command that shows events.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = SHOWN)]
 pub(super) struct OutputArgs {
@@ -137,18 +137,18 @@ pub(super) struct OutputArgs {
     #[arg(long, help_heading = OUTPUT)]
     pub redact: bool,
 
-    /// Events will have stacks, so that a filter may ask for them.
+    /// True if events will have stacks, so that a filter may ask for them.
     #[arg(skip)]
     pub has_stacks: bool,
-    /// The GPU's times are read.
+    /// True if the GPU's times are read.
     #[arg(skip)]
     pub has_gpu_time: bool,
-    /// A recording is shown: the command line alone does not say what it has.
+    /// True if a recording is shown. The command line alone does not tell what it contains.
     #[arg(skip)]
     pub is_recorded: bool,
 }
 
-/// `--color`.
+/// Values of `--color`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default)]
 pub(super) enum When {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb
@@ -160,7 +160,7 @@ pub(super) enum When {
     Never,
 }
 
-/// `--time`.
+/// Values of `--time`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default)]
 pub(super) enum TimeArg {
     /// The beginning of the trace
@@ -172,7 +172,7 @@ pub(super) enum TimeArg {
     Delta,
 }
 
-/// `--filter`.
+/// Parses `--filter`.
 pub(super) fn parse_filter(text: &str) -> Result<Filter, String> {
     Filter::parse(text).map_err(|e| e.to_string())
 }
@@ -188,8 +188,8 @@ fn parse_chip(name: &str) -> Result<&'static Chip, String> {
 }
 
 impl OutputArgs {
-    /// These options for a recording that has `trace` in its header (none: a capture): whether there are stacks and times of the GPU to
-    /// show, and whether users' data was redacted before.
+    /// Returns these options for a recording with `trace` in its header (`None` for a capture): whether it has stacks and times of the GPU
+    /// to show, and whether users' data was redacted earlier.
     pub(super) fn of_recording(&self, trace: Option<&TraceInfo>) -> Self {
         let trace = trace.map(|t| (t.stacks, t.gpu_time, t.redacted));
         let (has_stacks, has_gpu_time, redacted) = trace.unwrap_or_default();
@@ -202,7 +202,7 @@ impl OutputArgs {
         }
     }
 
-    /// The detail of events that sums need: method writes with -v, and whatever the filter asks for.
+    /// Returns the detail of events that sums need: method writes with -v, and what the filter asks for.
     pub(super) fn detail_of_sums(&self) -> Detail {
         let shown = Detail::from_count(self.verbose);
         let filter = self.filter.as_ref();
@@ -210,17 +210,17 @@ impl OutputArgs {
     }
 
     fn detail(&self) -> Detail {
-        // The first -v of text adds operations, which JSON and statistics have without it.
+        // In text, the first -v adds operations, which JSON and statistics have without it.
         let text = !self.json && !self.stats;
         let shown = Detail::from_count(self.verbose.saturating_sub(u8::from(text)));
-        // A filter that asks for methods shows the methods it matches, -v or not.
+        // A filter that asks for methods shows the methods that it matches, with or without -v.
         self.filter
             .as_ref()
             .map_or(shown, |f| shown.max(f.detail()))
     }
 
-    /// Tells whether output waits longer for the names of kernels, as JSON and sums do. Text does not wait: a later line says a name that is
-    /// found late. Recordings do not wait either: they must hold what was seen even if nvcap is killed.
+    /// Tells whether output waits longer for the names of kernels, as JSON and sums do. Text does not wait: a later line gives a name that
+    /// is found late. Recordings do not wait either, because they must contain what was seen even if nvcap is killed.
     pub(super) fn waits_for_names(&self) -> bool {
         self.json || self.stats
     }
@@ -233,7 +233,7 @@ impl OutputArgs {
         }
     }
 
-    /// Returns the reason why a command that would write its output must not begin; `inputs` are files that it reads.
+    /// Returns the reason why a command that would write its output must not begin. `inputs` are files that it reads.
     pub(super) fn refusal(&self, inputs: &[&Path]) -> Option<String> {
         let inputs: Vec<&Path> = inputs
             .iter()
@@ -291,7 +291,7 @@ impl OutputArgs {
         }
     }
 
-    /// The sink for the section of `--explain-streams`. It comes after the ledger, which the sinks before it have written by then.
+    /// Makes the sink for the section of `--explain-streams`. The section follows the ledger, which the earlier sinks have written by then.
     fn streams(&self, out: Output) -> Box<dyn Sink> {
         Box::new(if self.json {
             Streams::json(out)
@@ -300,8 +300,8 @@ impl OutputArgs {
         })
     }
 
-    /// The pipeline that these options ask for, for records of this machine. `command`: a command is traced, to which standard output
-    /// belongs. `inputs`: files that are read beside the phases; the output must be none of them.
+    /// Makes the pipeline for which these options ask, for records of this machine. `command` means that a command is traced, to which
+    /// standard output belongs. `inputs` are files that are read besides the phases; the output must not be one of them.
     ///
     /// # Errors
     /// When a file cannot be read, understood or made.
@@ -315,10 +315,10 @@ impl OutputArgs {
         self.pipeline_of(false, driver, command, fast, inputs)
     }
 
-    /// Makes a pipeline as [`OutputArgs::pipeline`] does, for any driver; `strict` ends at the first thing that is not whole.
+    /// Makes a pipeline as [`OutputArgs::pipeline`] does, for any driver. `strict` ends at the first item that is incomplete.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`OutputArgs::pipeline`].
     pub(super) fn pipeline_of(
         &self,
         strict: bool,
@@ -340,7 +340,7 @@ impl OutputArgs {
         Ok(Pipeline::new(options, sinks))
     }
 
-    /// The options of the pipeline, which are the same for all sinks.
+    /// Returns the options of the pipeline, which are the same for all sinks.
     ///
     /// # Errors
     /// When the phases cannot be read or understood.
@@ -404,7 +404,7 @@ impl OutputArgs {
         Ok(finished.ledger)
     }
 
-    /// Ends the pipeline; tells where the filter let nothing through, which is known only after the last event.
+    /// Ends the pipeline, and reports if the filter let nothing through, which is known only after the last event.
     pub(super) fn finish(&self, pipeline: Pipeline<'_>) -> std::io::Result<Finished> {
         let finished = pipeline.finish_counted()?;
         if let Some(nothing) = self.nothing_matched(finished.matched, finished.unmatched.as_deref())
@@ -414,20 +414,20 @@ impl OutputArgs {
         Ok(finished)
     }
 
-    /// Concludes as [`OutputArgs::conclude`] does, for output that shows no ledger: tells the verdict, whatever the output is.
+    /// Concludes as [`OutputArgs::conclude`] does, for output without a ledger: it reports the verdict, whatever the output is.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`OutputArgs::conclude`].
     pub(super) fn conclude_telling(&self, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
         let ledger = self.finish(pipeline)?.ledger;
         tell(verdict(&ledger));
         Ok(ledger)
     }
 
-    /// Concludes as [`OutputArgs::conclude_telling`] does, for one file: also tells `what_to_do` with it.
+    /// Concludes as [`OutputArgs::conclude_telling`] does, for one file, and also says `what_to_do` with it.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`OutputArgs::conclude`].
     pub(super) fn conclude_file(
         &self,
         pipeline: Pipeline<'_>,
@@ -443,7 +443,7 @@ impl OutputArgs {
         Ok(ledger)
     }
 
-    /// The message that there were events and the filter let none of them through.
+    /// Returns the message that there were events and the filter let none of them through.
     fn nothing_matched(&self, matched: Matched, unmatched: Option<&str>) -> Option<String> {
         let filter = self.filter.as_ref()?;
         if matched.shown > 0 || matched.of == 0 {
@@ -462,7 +462,7 @@ impl OutputArgs {
     }
 }
 
-/// The first of these names, each once, and how many more there are.
+/// Returns the first of these names, each once, and the number of further ones.
 fn some<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut all: Vec<&str> = Vec::new();
     for name in names {
@@ -484,7 +484,7 @@ mod tests {
     use nvcap_decode::record::{At, ChannelId, How, Record, Submission};
     use nvcap_decode::wire::GpuVa;
 
-    /// The message about `expression` after a live trace of one submission, which the pipeline holds back until the end.
+    /// Returns the message about `expression` after a live trace of one submission, which the pipeline holds back until the end.
     fn said_of(expression: &str) -> Option<String> {
         let args = OutputArgs {
             filter: Some(Filter::parse(expression).unwrap()),

@@ -1,4 +1,4 @@
-//! `nvcap` without arguments: the processes that use a GPU, and what to type next.
+//! `nvcap` without arguments: the processes that use a GPU, and the next commands to type.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,10 +18,11 @@ mod rates;
 
 use page::{Access, MOST, Overview, Row, page};
 
-/// Time that the command may take.
+/// Time limit of the command.
 const WITHIN: Duration = Duration::from_millis(900);
 
-/// Looks, and shows it. The status is that of a command line that asks for nothing: 0 says that a trace is complete.
+/// Looks at the processes, and shows them. The status is that of a command line that asks for nothing, because 0 means that a trace is
+/// complete.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
     let mut out = Output::stdout();
     let text = page(&look(), out.width());
@@ -62,7 +63,7 @@ fn look() -> Overview {
     }
 }
 
-/// The row of a process; none where it has ended meanwhile.
+/// Makes the row of a process; `None` if it has ended meanwhile.
 fn row(host: &mut Host, pid: u32, uses: &Uses, has_trap: bool) -> Option<Row> {
     let who = host.identity(pid, uses).ok()?;
     let uid = who.uid.map(|uid| uid.to_string());
@@ -81,14 +82,14 @@ fn row(host: &mut Host, pid: u32, uses: &Uses, has_trap: bool) -> Option<Row> {
     })
 }
 
-/// Tells whether NVIDIA's driver is not loaded, nor anything that stands in for it.
+/// Tells whether neither NVIDIA's driver nor a replacement is loaded.
 fn lacks_driver() -> bool {
     let there = ["/sys/module/nvidia", "/dev/nvidiactl"];
     !there.iter().any(|path| Path::new(path).exists())
         && env::var_os("NVCAP_DEVICES_BY_NAME").is_none()
 }
 
-/// Tells whether nvcap is run in a checkout of its repository, which has a software GPU.
+/// Tells whether nvcap runs in a checkout of its repository, which has a software GPU.
 fn is_checkout() -> bool {
     let here = env::current_dir().unwrap_or_default();
     let has = |folder: &Path| {

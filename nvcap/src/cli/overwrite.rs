@@ -1,8 +1,8 @@
-//! The check that a command line has no file spoiled by mistake, before the command does anything: of the files that it names, no output is
-//! an input, no two outputs are one file, and an output is empty or not there, unless `--force` is given. What comes into a file later is
-//! left as it is by whoever writes (`nvcap_show::output::file`).
+//! A check, before the command does anything, that a command line spoils no file by mistake. Of the files that it names, no output is an
+//! input, no two outputs are one file, and each output is empty or absent, unless `--force` is given. If something comes into a file later,
+//! the code that writes leaves it as it is (`nvcap_show::output::file`).
 //!
-//! Of recordings the content is not looked at: they get a name with a number instead (`target::open_recording`).
+//! The contents of recordings are not examined: a new recording gets a name with a number instead (`target::open_recording`).
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::shell::quoted;
 use nvcap_show::output::which::{WhichFile, is_below};
 
-/// The files that a command line names.
+/// Files that a command line names.
 #[derive(Default)]
 pub(super) struct Files<'a> {
     force: bool,
@@ -22,7 +22,7 @@ pub(super) struct Files<'a> {
 /// A file that is written.
 struct Written {
     path: PathBuf,
-    /// The option that names it, or its folder.
+    /// Option that names the file, or its folder.
     option: &'static str,
     kind: Kind,
 }
@@ -35,12 +35,12 @@ enum Kind {
     /// A folder in which files of any name are made.
     Folder,
     Recording,
-    /// Standard output, as the shell has opened it.
+    /// Standard output, as opened by the shell.
     Standard,
 }
 
 impl<'a> Files<'a> {
-    /// No files. `force`: what is in an output may be lost.
+    /// Begins without files. `force` means that the contents of an output may be lost.
     pub(super) fn new(force: bool) -> Self {
         Self {
             force,
@@ -48,7 +48,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Adds files that are read, `-` standard input.
+    /// Adds files that are read; `-` is standard input.
     pub(super) fn reads(mut self, paths: impl IntoIterator<Item = &'a Path>) -> Self {
         self.inputs.extend(paths);
         self
@@ -64,7 +64,7 @@ impl<'a> Files<'a> {
         self
     }
 
-    /// Adds the file of an option, `-` standard output.
+    /// Adds the file of an option; `-` is standard output.
     pub(super) fn writes(self, option: &'static str, path: Option<&Path>) -> Self {
         self.with(option, path, Kind::File)
     }
@@ -109,19 +109,19 @@ impl<'a> Files<'a> {
             .or_else(|| self.obstacles())
     }
 
-    /// An output that is read.
+    /// Finds an output that is also read.
     fn input(&self, output: &Written) -> Option<String> {
         let path = &output.path;
         let is_read = match output.kind {
             Kind::Folder => self.inputs.iter().any(|input| is_below(input, path)),
-            // The shell has emptied it, or appends to it.
+            // The shell has emptied the file, or appends to it.
             Kind::Standard => false,
             _ => is_input(path, &self.inputs),
         };
         is_read.then(|| read_too(path, output.option))
     }
 
-    /// Two outputs that are one file.
+    /// Finds two outputs that are one file.
     fn twice(&self) -> Option<String> {
         let which: Vec<WhichFile> = { self.outputs.iter() }
             .map(|output| WhichFile::of(&output.path))
@@ -153,7 +153,7 @@ impl<'a> Files<'a> {
         None
     }
 
-    /// Outputs that would replace what is there.
+    /// Finds outputs that would replace existing contents.
     fn obstacles(&self) -> Option<String> {
         let mut taken: Vec<(&Written, &'static str)> = Vec::new();
         for output in &self.outputs {
@@ -164,7 +164,7 @@ impl<'a> Files<'a> {
             }
             match obstacle(path, self.force || is_recording) {
                 None => {}
-                // It gets a name with a number.
+                // The recording gets a name with a number.
                 Some(Obstacle::Writer) if is_recording && !self.force => {}
                 Some(Obstacle::Writer) => return Some(another_writes(path, output.option)),
                 Some(Obstacle::Names(names)) => {
@@ -197,15 +197,15 @@ pub(super) fn refusal(path: Option<&Path>, force: bool, inputs: &[&Path]) -> Opt
     files.writes("-o", path).refusal()
 }
 
-/// Tells whether a file is one of those that are read, `-` standard input.
+/// Tells whether a file is one of those that are read; `-` is standard input.
 pub(super) fn is_input(path: &Path, inputs: &[&Path]) -> bool {
     let which = WhichFile::of(path);
-    // What is read from a device or a pipe is not there twice.
+    // Data from a device or a pipe cannot be read twice.
     let is_regular = path.is_file();
     is_regular && { inputs.iter() }.any(|input| WhichFile::read_by(input).is(&which))
 }
 
-/// Words of the refusal of an output that is read.
+/// Returns the words that refuse an output that is also read.
 pub(super) fn read_too(path: &Path, option: &str) -> String {
     format!(
         "cannot write to {}: it is read, too, and would be lost; name another file with {option}",
@@ -213,7 +213,7 @@ pub(super) fn read_too(path: &Path, option: &str) -> String {
     )
 }
 
-/// Words of the refusal of an output that another program writes.
+/// Returns the words that refuse an output that another program writes.
 pub(super) fn another_writes(path: &Path, option: &str) -> String {
     format!(
         "cannot write to {}: another program writes to it; end that, or name another file with {option}",
@@ -228,7 +228,7 @@ pub(super) fn is_standard_output(path: &Path) -> bool {
         .any(|name| path == Path::new(name))
 }
 
-/// Words of a refusal. `another`: what to name instead.
+/// Returns the words of a refusal. `another` says what to name instead.
 fn of_files(taken: &[&Path], another: &str) -> String {
     let first = taken.first().map(|path| path.display().to_string());
     let first = first.unwrap_or_default();

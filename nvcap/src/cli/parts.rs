@@ -1,4 +1,4 @@
-//! Files of one trace (`nvcap record --rotate`), given in any order and read one after the other as one.
+//! Files of one trace (`nvcap record --rotate`), given in any order and read one after another as one.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,16 +18,16 @@ use nvcap_show::output::shell::quoted;
 /// A file and its place in the trace.
 struct Part<'a> {
     path: &'a Path,
-    /// The trace's number, which all of its files have.
+    /// Number of the trace, which all of its files have.
     trace: u32,
-    /// The file's number, counted from 0.
+    /// Number of the file, counted from 0.
     number: u32,
 }
 
 /// Opens the files of one trace, in their order.
 ///
 /// # Errors
-/// Where one cannot be opened, is no recording, is of another trace, or has another one's place.
+/// When one cannot be opened, is no recording, is of another trace, or has the same place as another.
 pub(super) fn open(files: &[&Path]) -> anyhow::Result<(Box<dyn Read>, Reading)> {
     let mut parts = Vec::with_capacity(files.len());
     for path in files {
@@ -64,7 +64,7 @@ pub(super) fn open(files: &[&Path]) -> anyhow::Result<(Box<dyn Read>, Reading)> 
     let mut left = VecDeque::with_capacity(parts.len());
     let mut bytes = 0;
     for part in parts {
-        // All of them now: rights to open them may be given up before the last one is reached.
+        // All files are opened now: the rights to open them may be given up before the last one is reached.
         let file = File::open(part.path).map_err(|e| unreadable(part.path, &e))?;
         bytes += file.metadata().map_or(0, |m| m.len());
         left.push_back((part.path.to_owned(), file));
@@ -78,7 +78,7 @@ pub(super) fn open(files: &[&Path]) -> anyhow::Result<(Box<dyn Read>, Reading)> 
     Ok((Box::new(parts), reading))
 }
 
-/// The error of a file that cannot be read, with what to do next.
+/// Makes the error of a file that cannot be read, with what to type next.
 pub(super) fn unreadable(path: &Path, e: &io::Error) -> anyhow::Error {
     let next = match e.kind() {
         io::ErrorKind::NotFound => "; nvcap record -o FILE -- COMMAND makes a recording",
@@ -121,7 +121,7 @@ fn part(path: &Path) -> anyhow::Result<Part<'_>> {
     })
 }
 
-/// The files that are still to be read.
+/// Files that are still to be read.
 struct Parts {
     left: VecDeque<(PathBuf, File)>,
     now: Option<(PathBuf, Box<dyn Read>)>,
@@ -129,7 +129,8 @@ struct Parts {
 }
 
 impl Read for Parts {
-    /// Reads on in the next file where one ends. What cannot be read of a file is said; its records are missing in the ledger, by their numbers.
+    /// Continues in the next file where one ends. A part of a file that cannot be read is reported; its records are missing in the ledger,
+    /// by their numbers.
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         loop {
             let Some((path, reader)) = &mut self.now else {

@@ -1,4 +1,4 @@
-//! `-p` of the commands that take several processes: by id or by name.
+//! `-p` of the commands that take several processes, by id or by name.
 
 use std::ops::Deref;
 
@@ -39,7 +39,7 @@ impl Deref for Pids {
     }
 }
 
-/// Names are looked for where the command line is read: whoever has the processes has all of them.
+/// Parses `-p`. Names are looked up when the command line is read, so whoever has the processes has all of them.
 impl FromArgMatches for Pids {
     fn from_arg_matches(given: &clap::ArgMatches) -> Result<Self, clap::Error> {
         let words = Words::from_arg_matches(given)?;
@@ -71,7 +71,7 @@ pub(super) fn of_word(word: &str) -> Result<Pids, String> {
     processes(&[parse_named(word)?])
 }
 
-/// Process that `-p` names.
+/// Kinds of words that `-p` takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Named {
     Pid(u32),
@@ -79,7 +79,7 @@ enum Named {
     Name(String),
 }
 
-/// `-p` of a command that takes several processes.
+/// Parses `-p` of a command that takes several processes.
 fn parse_named(text: &str) -> Result<Named, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return parse_pid(text).map(Named::Pid);
@@ -87,7 +87,7 @@ fn parse_named(text: &str) -> Result<Named, String> {
     Ok(Named::Name(text.to_owned()))
 }
 
-/// The processes of these ids and names, each once. An id may be a thread's: its process is taken, which is said.
+/// Returns the processes of these ids and names, each once. An id may be a thread's; its process is then taken, which is reported.
 ///
 /// # Errors
 /// A name that no process has, with what to type.
@@ -107,7 +107,7 @@ fn processes(named: &[Named]) -> Result<Pids, String> {
         }
     }
     for id in &ids {
-        // The id of a process that is gone stays in the list: the code that looks at it reports that.
+        // The id of a process that is gone stays in the list; the code that looks at the process reports it.
         let process = procfs::process_of(*id).unwrap_or(*id);
         if process != *id {
             tell(format_args!(

@@ -12,10 +12,10 @@ use nvcap_process::procfs::{mem::Memory, unfit};
 use nvcap_show::output::filter::Filter;
 use nvcap_show::output::message::tell;
 
-/// Names by which clap knows the filters of `-a`.
+/// Names of the filters of `-a` in clap.
 pub(super) const IDS: [&str; 6] = ["cgroup", "comm", "gpu", "container", "pod", "host_root"];
 
-/// The filters of `-a`. Each names its heading: one of the whole group would hold for what follows it, too.
+/// Filters of `-a`. Each names its heading, because a heading of the whole group would extend to the following options, too.
 #[derive(clap::Args, Debug, Clone, Default)]
 #[group(skip)]
 pub(super) struct Filters {
@@ -52,7 +52,7 @@ impl Filters {
     /// without the one that it requires, where that one conflicts with another option.)
     ///
     /// # Errors
-    /// When they were given without it.
+    /// When they were given without `all`.
     pub(super) fn check(&self, all: bool, filter: Option<&Filter>) -> anyhow::Result<()> {
         let none = self.choice(None).is_any()
             && [Path::new("/"), Path::new("")].contains(&self.host_root.as_path());
@@ -71,8 +71,8 @@ impl Filters {
         Ok(())
     }
 
-    /// The processes that a command is for (`watch`, `counts`): those that `pids` names, or all that are chosen. `None` where the user
-    /// named none, which is told.
+    /// Returns the processes that a command concerns (`watch`, `counts`): those that `pids` names, or all that are chosen. `None` if the
+    /// user named none, which is reported.
     ///
     /// # Errors
     /// When a process is not there, or filters were given without `all`.
@@ -101,7 +101,7 @@ impl Filters {
         Ok(Some(Whom::Named(pids.to_vec())))
     }
 
-    /// The processes of this host that are meant.
+    /// Returns the chosen processes of this host.
     pub(super) fn everyone(&self, user: Option<String>) -> nvcap_live::arrivals::Everyone {
         nvcap_live::arrivals::Everyone {
             choice: self.choice(user),
@@ -110,7 +110,7 @@ impl Filters {
         }
     }
 
-    /// The choice of processes by these filters and by `users`.
+    /// Returns the choice of processes by these filters and by `users`.
     pub(super) fn choice(&self, users: impl IntoIterator<Item = String>) -> Choice {
         Choice {
             user: users.into_iter().flat_map(names_of).collect(),
@@ -123,7 +123,7 @@ impl Filters {
     }
 }
 
-/// The failure to look into a process that was named and whose counts were refused.
+/// Makes the error for a process that was named and whose counts were refused.
 pub(super) fn cannot_look(pid: u32, refused: &Refused) -> anyhow::Error {
     let why = match Memory::open(pid) {
         Err(e) => unfit::because_of(pid, &e).to_string(),
@@ -132,7 +132,7 @@ pub(super) fn cannot_look(pid: u32, refused: &Refused) -> anyhow::Error {
     anyhow::anyhow!("cannot look into process {pid}: {why}")
 }
 
-/// The filters of a command that is for all processes of a host (`serve`).
+/// Filters of a command that is always for all processes of a host (`serve`).
 #[cfg(feature = "serve")]
 #[derive(clap::Args, Debug, Clone, Default)]
 #[group(skip)]
@@ -167,7 +167,7 @@ pub(super) struct HostFilters {
 
 #[cfg(feature = "serve")]
 impl HostFilters {
-    /// The choice of processes by these filters.
+    /// Returns the choice of processes by these filters.
     pub(super) fn choice(&self) -> Choice {
         Choice {
             user: self.user.iter().cloned().flat_map(names_of).collect(),
@@ -190,7 +190,8 @@ impl Filters {
     }
 }
 
-/// The patterns for a user: the name and, if this machine knows it, the number. A user of a directory service has no name in /etc/passwd.
+/// Returns the patterns for a user: the name and, if this machine knows it, the number. A user of a directory service has no name in
+/// /etc/passwd.
 fn names_of(user: String) -> Vec<String> {
     if !user.contains(['*', '?'])
         && user.parse::<u32>().is_err()

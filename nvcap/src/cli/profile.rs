@@ -1,4 +1,4 @@
-//! A file that another profiler made, where a recording may be: what `nvcap time` and `nvcap diff` share.
+//! A file of another profiler in place of a recording, shared by `nvcap time` and `nvcap diff`.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,13 +13,13 @@ use nvcap_show::profile::{About, Sums, Work, Works, kineto};
 use super::progress::{self, Reading, UntilInterrupted};
 use super::recording::{INTERRUPTED, Recording, RecordingArgs};
 
-/// A file that was opened, of which nothing but its kind is read yet.
+/// A file that was opened, and of which only the kind is known yet.
 pub(super) enum Input<'a> {
     Recording(Box<Recording<'a>>),
     Profile(Profile<'a>),
 }
 
-/// The file of a profiler.
+/// A file of another profiler.
 pub(super) struct Profile<'a> {
     file: &'a Path,
     of: Of,
@@ -32,7 +32,7 @@ enum Of {
     Nsys(NsysFile),
 }
 
-/// Opens a file. A format that was named is one of recordings, and so are several files.
+/// Opens a file. If a format was named, or several files were given, they are recordings.
 ///
 /// # Errors
 /// When it cannot be read, or is neither.
@@ -47,7 +47,7 @@ pub(super) fn open(args: &RecordingArgs) -> anyhow::Result<Input<'_>> {
         opened.with_context(|| format!("cannot read the capture {}", file.display()))?;
     let (kind, reader) = kind::of(reader);
     let of = match kind {
-        // A signal ends standard input by itself.
+        // On a signal, standard input ends by itself.
         Kind::Kineto if file.as_os_str() == "-" => Of::Kineto(reader),
         Kind::Kineto => Of::Kineto(Box::new(UntilInterrupted(reader))),
         Kind::Sqlite => nsys(file)?,
@@ -86,7 +86,7 @@ fn nsys(file: &Path) -> anyhow::Result<Of> {
     )
 }
 
-/// Takes works, and asks the user, who may want no more of them.
+/// Counter of works that are passed on, as long as the user wants more of them.
 struct Counted<'a> {
     works: &'a mut dyn Works,
     count: u64,
@@ -105,7 +105,7 @@ impl Works for Counted<'_> {
 }
 
 impl Profile<'_> {
-    /// Reads all works, in sums. `output`: where the command's output goes.
+    /// Reads all works into sums. `output` is the place of the command's output.
     ///
     /// # Errors
     /// When there is none.
@@ -118,7 +118,7 @@ impl Profile<'_> {
     /// Reads as [`Profile::read`] does, and gives each work to `works`.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Profile::read`].
     pub(super) fn read_into(
         mut self,
         works: &mut dyn Works,
@@ -127,7 +127,7 @@ impl Profile<'_> {
         let reading = &mut self.reading;
         match self.of {
             Of::Kineto(_) => reading.show_for(output),
-            // SQLite has a way of its own to the file, and how far it is cannot be told.
+            // SQLite accesses the file in its own way, so the progress is not known.
             #[cfg(feature = "sqlite")]
             Of::Nsys(_) => {}
         }
@@ -144,7 +144,7 @@ impl Profile<'_> {
             Of::Nsys(db) => db.read(&mut counted),
         };
         let count = counted.count;
-        // The user's wish may have ended the file, and not its events.
+        // The user's signal may have ended the file rather than its events.
         let is_wanted = about.cut.is_none() || self.reading.goes_on();
         if !self.reading.is_whole() || !is_wanted {
             about.cut = Some(INTERRUPTED.to_owned());

@@ -1,4 +1,4 @@
-//! A file while it is read: how far the reading is, shown on a terminal, and the user's Ctrl-C, which ends it.
+//! A file while it is read: the progress, shown on a terminal, and the user's Ctrl-C, which ends the reading.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,26 +9,26 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Shorter reading shows no progress.
+/// Duration of reading below which no progress is shown.
 const LONG: Duration = Duration::from_millis(500);
-/// The number of records that are read between two looks at the clock.
+/// Number of records that are read between two looks at the clock.
 const RECORDS: u32 = 64;
 
 /// A file while it is read, with the progress that is shown and the Ctrl-C that ends it.
 pub(super) struct Reading {
-    /// Bytes of the file that were read, and how many it has; none where that is not known.
+    /// Number of bytes that were read, and length of the file; `None` if the length is not known.
     read: Arc<AtomicU64>,
     bytes: Option<u64>,
     begun: Instant,
     records: u32,
-    /// Progress may be shown, because the command shows nothing else before the end.
+    /// True if progress may be shown, because the command shows nothing else before the end.
     shown: bool,
     bar: Option<ProgressBar>,
     is_stdin: bool,
     interrupted: bool,
 }
 
-/// Opens a file, `-` standard input, and watches how far it is read.
+/// Opens a file (`-` is standard input), and tracks how far it is read.
 ///
 /// # Errors
 /// When it cannot be opened.
@@ -45,7 +45,7 @@ pub(super) fn open(path: &Path) -> io::Result<(Box<dyn Read>, Reading)> {
     Ok((counter.counted(file), reading))
 }
 
-/// Watches the reading of files of `bytes` in all; the counter tells how far it is.
+/// Tracks the reading of files of `bytes` in total; the counter gives the progress.
 pub(super) fn of_files(bytes: u64) -> (Reading, Counter) {
     reading(Some(bytes), false)
 }
@@ -70,7 +70,7 @@ fn reading(bytes: Option<u64>, is_stdin: bool) -> (Reading, Counter) {
 pub(super) struct Counter(Arc<AtomicU64>);
 
 impl Counter {
-    /// The file, whose bytes are counted as they are read.
+    /// Returns the file, whose bytes are counted as they are read.
     pub(super) fn counted(&self, file: Box<dyn Read>) -> Box<dyn Read> {
         let read = self.0.clone();
         Box::new(Counted { file, read })
@@ -104,13 +104,14 @@ impl<R: Read> Read for UntilInterrupted<R> {
 }
 
 impl Reading {
-    /// Allows progress on standard error, if that is a terminal: the command shows nothing before the end. `file`: where its output goes.
+    /// Allows progress on standard error, if that is a terminal, because the command shows nothing before the end. `file` is the place of
+    /// its output.
     pub(super) fn show_for(&mut self, file: Option<&Path>) {
         let file = file.is_some_and(|path| path.as_os_str() != "-");
         self.shown = file || !output_is_a_pipe();
     }
 
-    /// From now on Ctrl-C ends the reading, not the program.
+    /// Makes Ctrl-C end the reading from now on, instead of the program.
     ///
     /// # Errors
     /// When there are no more file descriptors or threads.
@@ -119,24 +120,25 @@ impl Reading {
         interrupt::catch()
     }
 
-    /// A record was read; `false` if the user does not want more.
+    /// Records that a record was read. Returns false if the user wants no more.
     pub(super) fn goes_on(&mut self) -> bool {
         self.records = self.records.wrapping_add(1);
         if self.shown && self.records.is_multiple_of(RECORDS) {
             self.progress();
         }
-        // After a signal, standard input ends by itself, and what was read from it is shown.
+        // After a signal, standard input ends by itself, and the data that was read from it is shown.
         self.interrupted |= !self.is_stdin && interrupt::came();
         !self.interrupted
     }
 
-    /// To be called when there are no more records: `false` if a signal interrupted the wait for more of them.
+    /// Tells whether the reading was complete; false if a signal interrupted the wait for more records. It must be called when there are no
+    /// more records.
     pub(super) fn is_whole(&mut self) -> bool {
         self.interrupted |= interrupt::cut();
         !self.interrupted
     }
 
-    /// Reading has ended. A signal from now on is about the output.
+    /// Ends the reading. A signal from now on concerns the output.
     pub(super) fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -154,7 +156,7 @@ impl Reading {
     }
 }
 
-/// A bar for a file of a known size, else a count. It is drawn on standard error, and hidden where that is no terminal.
+/// Makes a bar for a file of a known size, else a count. It is drawn on standard error, and hidden if that is no terminal.
 fn bar(bytes: Option<u64>) -> ProgressBar {
     let target = ProgressDrawTarget::stderr();
     let (bar, style) = match bytes {
@@ -172,7 +174,7 @@ fn bar(bytes: Option<u64>) -> ProgressBar {
     bar.with_style(style.progress_chars("=> "))
 }
 
-/// Tells whether standard output is a pipe: its reader, such as a pager, may be on the terminal, where progress would be in its way.
+/// Tells whether standard output is a pipe. Its reader, such as a pager, may use the terminal, where progress would be in its way.
 fn output_is_a_pipe() -> bool {
     #[cfg(unix)]
     {
@@ -189,7 +191,7 @@ fn output_is_a_pipe() -> bool {
     }
 }
 
-/// Standard input. While it has nothing to read, a signal ends the waiting.
+/// Opens standard input. While it has nothing to read, a signal ends the waiting.
 fn stdin() -> io::Result<Box<dyn Read>> {
     use std::os::fd::AsFd as _;
 
@@ -197,7 +199,7 @@ fn stdin() -> io::Result<Box<dyn Read>> {
     Ok(Box::new(interrupt::Awaited::new(file)))
 }
 
-/// The user's signals, as a live trace has them.
+/// Handling of the user's signals, as in a live trace.
 mod interrupt {
     use std::fs::File;
     use std::io::{self, Read};
@@ -229,14 +231,13 @@ mod interrupt {
         signals::traced();
     }
 
-    /// Waiting for standard input was ended by a signal.
+    /// True if a signal ended the wait for standard input.
     static CUT: AtomicBool = AtomicBool::new(false);
 
-    /// The most bytes that are read after a signal: all that a pipe holds, but not all of an input that never ends.
+    /// The most bytes that are read after a signal: everything that a pipe holds, but not all of an endless input.
     const REST: usize = 1 << 20;
 
-    /// A file, such as a pipe, whose reader waits until it has data or a signal comes. After a signal it gives the data that is there, and
-    /// ends.
+    /// A file, such as a pipe, whose reader waits until data or a signal comes. After a signal it gives the data that is present, and ends.
     pub(super) struct Awaited {
         file: File,
         rest: usize,
@@ -257,7 +258,7 @@ mod interrupt {
             };
             if let Some(wake) = signals::wake() {
                 let mut both = [waited(self.file.as_raw_fd()), waited(wake)];
-                // SAFETY: two pollfds. Where it fails, the read waits alone.
+                // SAFETY: two pollfds. If it fails, only the read waits.
                 unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
             }
             if !signals::is_one() {
@@ -266,7 +267,7 @@ mod interrupt {
             let mut own = waited(self.file.as_raw_fd());
             // SAFETY: one pollfd. It does not wait.
             unsafe { libc::poll(&raw mut own, 1, 0) };
-            // POLLHUP, too: then the file ends by itself, and not because of the signal.
+            // POLLHUP counts, too: the file then ends by itself, not because of the signal.
             let has_some = own.revents & (libc::POLLIN | libc::POLLHUP) != 0;
             let most = to.len().min(self.rest);
             if has_some && most > 0 {

@@ -1,4 +1,4 @@
-//! `nvcap ranks`: which rank of a job holds up the others, of recordings or live.
+//! `nvcap ranks`: the rank of a job that holds up the others, in recordings or live.
 //!
 //! ```text
 //! $ nvcap ranks node.pcapng
@@ -62,9 +62,9 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
     pub files: Vec<PathBuf>,
 
-    /// Take kernels whose names fit PATTERN for collectives, beside NCCL's (ncclDevKernel_*); * is any run, ? any character
+    /// Count kernels whose names fit PATTERN as collectives, too, besides NCCL's (ncclDevKernel_*); * is any run, ? any character
     ///
-    /// Each is taken for one that ends in no rank before it has begun in all. Its communicator is that of its channel.
+    /// Each counts as a collective that ends in no rank before it has begun in all. Its communicator is that of its channel.
     #[arg(long, value_name = "PATTERN", help_heading = values::SHOWN)]
     pub collective: Vec<String>,
 
@@ -108,19 +108,19 @@ fn each_is_one(ranks: &[(u32, u32)]) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Returns the reason why it must not begin: its output would replace a file.
+    /// Returns the reason why the command must not begin: its output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
         self.trace.refusal(self.files.first().map(PathBuf::as_path))
     }
 }
 
-/// The command as clap knows it: it observes by default, and has no options without a meaning.
+/// Returns the command for clap: it observes by default, and lacks the options without a meaning.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let useless = ["filter", "no_names", "sample_pc", "sample_gpu", "shares"];
     sums::as_is(command, "files", &useless)
 }
 
-/// Reads recordings, or traces; then shows who holds up whom.
+/// Reads recordings or traces, then shows which rank holds up which.
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown = &args.trace.output;
     sums::refuse_events("nvcap ranks", shown)?;
@@ -161,7 +161,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Works and calls that were gathered, and how they are shown.
+/// Works and calls that were gathered, and the way in which they are shown.
 struct Shows {
     gathered: Gathered,
     live: bool,
@@ -178,7 +178,7 @@ fn pipeline(
     Ok(Pipeline::new(options, vec![Box::new(gathered.collector())]))
 }
 
-/// Places in their programs of processes that others wait for, as far as they can be read.
+/// Returns the places, in their programs, of processes for which others wait, as far as they can be read.
 fn places(pids: &[u32]) -> BTreeMap<u32, String> {
     if pids.is_empty() {
         return BTreeMap::new();
@@ -198,7 +198,7 @@ fn places(pids: &[u32]) -> BTreeMap<u32, String> {
         .collect()
 }
 
-/// A look at processes as `nvcap dump --json` has it.
+/// Makes a look at processes in the form of `nvcap dump --json`.
 fn look(pids: &[u32], options: &DumpOptions) -> Value {
     let report = nvcap_monitor::dump::look(pids, options).report;
     let shown = dump::Shown {
@@ -210,7 +210,7 @@ fn look(pids: &[u32], options: &DumpOptions) -> Value {
     serde_json::from_slice(&json).unwrap_or_default()
 }
 
-/// Collectives that the traced processes are in, and who has not come; `given`: their ranks, where the user names them.
+/// Returns the collectives in which the traced processes are, and the ranks that are missing. `given` are the ranks that the user named.
 fn earlier(ledger: &Ledger, given: &[(u32, u32)]) -> dump::Merged {
     let pids = ledger.channels().map(|(_, channel)| channel.pid).collect();
     let ranks: Vec<u32> = given.iter().map(|(pid, _)| *pid).collect();
@@ -227,7 +227,7 @@ fn earlier(ledger: &Ledger, given: &[(u32, u32)]) -> dump::Merged {
     dump::merge(&[(String::new(), look)])
 }
 
-/// Writes what was found, and the ledger of each trace, with its name where there are several.
+/// Writes the result, and the ledger of each trace, with the trace's name if there are several.
 fn show(
     output: &OutputArgs,
     out: &mut Output,
@@ -274,7 +274,7 @@ fn show(
         }
     }
     target::written(out)?;
-    // The user has not seen what went into a file.
+    // The user has not seen a result that went into a file.
     if output
         .output
         .as_deref()
@@ -291,7 +291,7 @@ fn show(
     Ok(())
 }
 
-/// The status of several traces: that of the worst; none used a GPU only where that is so of all.
+/// Returns the status of several traces: the worst one; "none used a GPU" only if it holds for all.
 fn status(ledgers: &[(String, Ledger)], left_out: u64) -> u8 {
     let all: Vec<u8> = ledgers.iter().map(|(_, l)| l.exit_status()).collect();
     if left_out > 0 {
@@ -303,14 +303,14 @@ fn status(ledgers: &[(String, Ledger)], left_out: u64) -> u8 {
     worst.unwrap_or(if none { STATUS_NO_GPU } else { STATUS_COMPLETE })
 }
 
-/// Files of one trace, and where it began on two clocks, ns.
+/// Files of one trace, and the trace's beginning on two clocks, ns.
 struct Trace {
     number: Option<u32>,
     files: Vec<PathBuf>,
     clocks: Option<(u64, u64)>,
 }
 
-/// Puts the files of one trace together (`nvcap record --rotate`).
+/// Groups the files by trace (`nvcap record --rotate`).
 fn traces(files: &[PathBuf]) -> Vec<Trace> {
     let mut all: Vec<Trace> = Vec::new();
     for file in files {
@@ -335,7 +335,7 @@ fn traces(files: &[PathBuf]) -> Vec<Trace> {
     all
 }
 
-/// Refuses files of several hosts: their clocks cannot be compared.
+/// Refuses files of several hosts, whose clocks cannot be compared.
 fn of_one_host(traces: &[Trace]) -> anyhow::Result<()> {
     fn base(t: &Trace) -> Option<(u64, &PathBuf)> {
         let (monotonic, realtime) = t.clocks?;
@@ -378,7 +378,7 @@ fn of_files(files: &[PathBuf], output: &OutputArgs, shows: &Shows) -> anyhow::Re
         })
         .collect();
     let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-    // All are opened before the first is read: then rights are given up.
+    // All files are opened before the first is read, since rights are given up then.
     let mut out = target::open(output.output.as_deref(), output.force, false, &inputs)?;
     let recordings: Result<Vec<_>, _> = args.iter().map(RecordingArgs::open).collect();
     let mut ledgers = Vec::new();
@@ -461,7 +461,7 @@ mod tests {
             ..of(0, 0)
         };
         let second = 1_000_000_000;
-        // The time of day was set by 0.2 s meanwhile.
+        // The time of day was set by 0.2 s in between.
         let same = [
             of(second, 90 * second),
             none,

@@ -1,4 +1,4 @@
-//! `nvcap record`: a trace into a file, to be read later.
+//! `nvcap record`: a trace recorded into a file, to be read later.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ Examples:
 The file has the raw records: all of them, whatever a filter says. It can be opened by programs
 that read pcapng. docs/recordings.md has more, docs/file-format.md the layout.";
 
-/// The file that is written without `-o`.
+/// File that is written without `-o`.
 const DEFAULT: &str = "nvcap.pcapng";
 
 /// Arguments of `nvcap record`.
@@ -31,7 +31,7 @@ pub(super) struct Args {
     pub trace: trace::Args,
 }
 
-/// Options of a trace that have no meaning here: nothing is shown.
+/// Options of a trace that have no meaning here, because nothing is shown.
 const USELESS: [&str; 14] = [
     "exec_time",
     "verbose",
@@ -49,7 +49,7 @@ const USELESS: [&str; 14] = [
     "record",
 ];
 
-/// The command as clap knows it: without options that have no meaning here.
+/// Returns the command for clap, without the options that have no meaning here.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = values::saying(
         command,
@@ -68,8 +68,8 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
 }
 
 impl Args {
-    /// Returns the reason why the recording must not begin: the file is read or written otherwise, or has a second name. Where there is a
-    /// recording, the new one gets a name that is free.
+    /// Returns the reason why the recording must not begin: the file is also read, written otherwise, or named twice. If a recording exists
+    /// already, the new one gets a free name.
     pub(super) fn refusal(&self) -> Option<String> {
         let path = self.trace.output.output.as_deref();
         let path = path.unwrap_or(Path::new(DEFAULT));
@@ -81,7 +81,7 @@ impl Args {
     }
 }
 
-/// Records.
+/// Records the trace.
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut trace = args.trace;
     let shown = &trace.output;

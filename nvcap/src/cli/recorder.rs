@@ -1,4 +1,4 @@
-//! Description of a recording's trace, gathered for the [`Recorder`].
+//! Description of a recording's trace, which is gathered for the [`Recorder`].
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -24,7 +24,7 @@ use super::overwrite::is_standard_output;
 use super::usage::bail_usage;
 use super::values;
 
-/// Options of keeping a recording.
+/// Options for keeping a recording.
 #[derive(clap::Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Recording")]
 pub(super) struct RecordingOptions {
@@ -49,16 +49,16 @@ pub(super) struct RecordingOptions {
     #[arg(long)]
     pub zstd: bool,
 
-    /// Nothing is shown: `nvcap record`.
+    /// True if nothing is shown: `nvcap record`.
     #[arg(skip)]
     pub alone: bool,
 
-    /// True if the place of the recording is told at its end.
+    /// True if the place of the recording is reported at its end.
     #[arg(skip)]
     pub tells: bool,
 }
 
-/// `--rotate`.
+/// Values of `--rotate`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Limit {
     /// Size of a file, bytes.
@@ -67,7 +67,7 @@ pub(super) enum Limit {
     Time(std::time::Duration),
 }
 
-/// The smallest file that another follows.
+/// The least size of a file after which another begins, bytes.
 const LEAST_FILE: u64 = 1 << 20;
 
 fn parse_rotation(text: &str) -> Result<Limit, String> {
@@ -108,7 +108,7 @@ impl RecordingOptions {
     }
 }
 
-/// A number that no other trace has, but by a chance of 1 in 2^32.
+/// Returns a number that another trace has only by a chance of 1 in 2^32.
 fn random() -> u32 {
     let hasher = std::hash::RandomState::new().build_hasher();
     hasher.finish() as u32
@@ -129,7 +129,7 @@ fn this_machine() -> TraceInfo {
     }
 }
 
-/// The GPUs of this machine. A software GPU is none of them.
+/// Returns the GPUs of this machine. A software GPU does not count.
 fn gpus() -> Vec<HostGpu> {
     let known = |text: String| Some(text).filter(|text| !text.is_empty());
     { nvcap_process::memory::chip::names().into_iter() }
@@ -160,8 +160,8 @@ fn processor() -> String {
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Opens what is recorded into, which must be none of the files that are read or written otherwise. `force`: a recording that is there
-/// is written over.
+/// Opens the file for the recording, which must not be a file that is read or written otherwise. `force` means that an existing recording
+/// is overwritten.
 pub(super) fn open(
     path: &Path,
     options: &RecordingOptions,
@@ -187,7 +187,7 @@ pub(super) fn open(
     );
     let place = out.place();
     let files = Files::one(out, compressed);
-    // Told when the file has its end, before the verdict: that is the last word.
+    // Reported when the file has its end and before the verdict, because the verdict is the last message.
     let files = match options.tells {
         true => files.telling(Box::new(tell_of)),
         false => files,
@@ -195,7 +195,7 @@ pub(super) fn open(
     Ok((files, place))
 }
 
-/// Lets tables be made of each file that is whole, if that was asked for.
+/// Makes tables of each complete file, if that was asked for.
 #[cfg(feature = "parquet")]
 fn with_tables(files: Files, options: &RecordingOptions) -> anyhow::Result<Files> {
     let Some(folder) = &options.tables_into else {
@@ -215,7 +215,7 @@ fn with_tables(files: Files, _: &RecordingOptions) -> anyhow::Result<Files> {
     Ok(files)
 }
 
-/// Fails where the file of a recording was removed, renamed or replaced while it was written.
+/// Fails if the file of a recording was removed, renamed or replaced while it was written.
 pub(super) fn check(place: &Place) -> anyhow::Result<()> {
     anyhow::ensure!(
         place.is_there(),
@@ -225,7 +225,7 @@ pub(super) fn check(place: &Place) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells where the finished recording is, and which command shows it.
+/// Reports the place of the finished recording, and the command that shows it.
 fn tell_of(path: &Path) {
     if let Ok(file) = path.metadata() {
         tell(format_args!(
@@ -239,23 +239,23 @@ fn tell_of(path: &Path) {
 
 /// Description of a live trace.
 pub(super) struct Traced<'a> {
-    /// Way in which submissions are seen.
+    /// Way in which submissions are captured.
     pub how: &'static str,
-    /// True if the trace observes after all; set before the first record.
+    /// True if the trace turns out to observe; set before the first record.
     pub observes: Arc<AtomicBool>,
-    /// The GPU's time stamps are read.
+    /// True if the GPU's timestamps are read.
     pub gpu_time: bool,
-    /// Stacks are taken.
+    /// True if stacks are taken.
     pub stacks: bool,
-    /// Users' data is left out.
+    /// True if users' data is left out.
     pub redacted: bool,
-    /// The trace is a look at one moment: its records are in order, and earlier lines of the kernel's log belong to it.
+    /// True if the trace is a look at one moment: its records are in order, and earlier lines of the kernel's log belong to it.
     pub is_moment: bool,
-    /// The command, with its arguments.
+    /// Command with its arguments.
     pub command: &'a [std::ffi::OsString],
 }
 
-/// The recorder of a live trace.
+/// Makes the recorder of a live trace.
 ///
 /// # Errors
 /// When the output can take nothing.
@@ -278,7 +278,7 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
         true => 0,
         false => info.monotonic_ns,
     };
-    // What a live trace shows cannot be had again.
+    // A live trace cannot be repeated.
     let recorder = Recorder::new(files.on_disk()?, info, random())?;
     let recorder = recorder.observing(traced.observes.clone());
     let recorder = match redacted {
@@ -289,7 +289,7 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
         Some(lines) => recorder.with_log(lines),
         None => recorder,
     };
-    // Without live traces nothing rotates.
+    // Only live traces rotate their files.
     let recorder = match rotates {
         true => recorder.sealing(nvcap_process::signals::sealing()),
         false => recorder,
@@ -297,7 +297,7 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
     Ok(recorder)
 }
 
-/// Lines of the kernel's log from this time on that are of NVIDIA's driver, where the log may be read.
+/// Returns the lines of the kernel's log from this time on that are of NVIDIA's driver, if the log may be read.
 fn kernel_lines(since: u64) -> Option<KernelLines> {
     let mut log = nvcap_process::procfs::kernel_log::KernelLog::open().ok()?;
     Some(Box::new(move || {
@@ -310,7 +310,7 @@ fn kernel_lines(since: u64) -> Option<KernelLines> {
     }))
 }
 
-/// The recorder for records that come from a file of the format `format`. `of`: what that file says of its trace.
+/// Makes the recorder for records that come from a file of the format `format`. `of` is that file's description of its trace.
 ///
 /// # Errors
 /// When the output can take nothing.
@@ -333,7 +333,7 @@ pub(super) fn of_file(
             .collect(),
             ..info.clone()
         },
-        // Of the machine on which the capture was made nothing is known; its times are shown as they are.
+        // Nothing is known about the machine on which the capture was made; its times are shown unchanged.
         None => TraceInfo {
             program: format!("nvcap {}", version::short()),
             how: format.to_owned(),
@@ -343,7 +343,7 @@ pub(super) fn of_file(
         },
     };
     let compressed = RecordingOptions::default().compresses(path);
-    // What was hidden before stays as it is.
+    // Data that was hidden before stays hidden.
     let recorder = Recorder::new(Files::one(out, compressed), info, random())?;
     Ok(match redacted {
         true => recorder.redacting(),

@@ -1,5 +1,5 @@
-//! A file of records, named on the command line: what every command that reads one shares. Its records go into a pipeline as those
-//! of a live trace do.
+//! A file of records that is named on the command line, shared by all commands that read one. Its records go into a pipeline like those of
+//! a live trace.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Read};
@@ -20,7 +20,7 @@ use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::{plural, plural_of};
 use nvcap_show::pipeline::Pipeline;
 
-/// Recording that is read, and options of reading it.
+/// Recording that is read, and options for reading it.
 #[derive(clap::Args, Debug, Clone)]
 #[command(next_help_heading = "Target")]
 pub(super) struct RecordingArgs {
@@ -41,12 +41,12 @@ pub(super) struct RecordingArgs {
 
     /// End with an error at the first thing that is missing or cannot be decoded
     ///
-    /// By default that is said, and reading goes on behind it.
+    /// By default it is reported, and reading continues behind it.
     #[arg(long)]
     pub strict: bool,
 }
 
-/// Capture formats.
+/// Formats of captures.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// Recording of nvcap's (docs/file-format.md)
@@ -57,27 +57,27 @@ pub(super) enum Format {
     IoctlLog,
 }
 
-/// Note in the ledger on a file that was not read to its end.
+/// Note in the ledger about a file that was not read to its end.
 pub(super) const INTERRUPTED: &str = "reading was interrupted: the rest of the file was not read";
 
-/// Word by which a recording says that it was made of a log, of which no submissions are known.
+/// Word by which a recording says that it was made from a log, of which no submissions are known.
 pub(super) const OF_LOG: &str = "ioctl-log";
 
-/// Way in which reading has ended.
+/// Way in which the reading ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Played {
-    /// With the file.
+    /// At the end of the file.
     ToTheEnd,
-    /// By the user: the ledger says so ([`INTERRUPTED`]).
+    /// By the user, which the ledger says ([`INTERRUPTED`]).
     Interrupted,
 }
 
-/// A file that was opened, of which nothing but its kind is read yet.
+/// A file that was opened, and of which only the kind is known yet.
 pub(super) struct Recording<'a> {
     args: &'a RecordingArgs,
     opened: Opened,
     reading: Reading,
-    /// The user is to be told if this file is only a part of a trace.
+    /// True if the user is to be told that this file is only a part of a trace.
     says_part: bool,
 }
 
@@ -88,7 +88,7 @@ enum Opened {
 }
 
 impl RecordingArgs {
-    /// Arguments for one file, whose content tells its format.
+    /// Makes the arguments for one file, whose content shows its format.
     pub(super) fn of(file: &Path) -> Self {
         Self {
             from: None,
@@ -99,18 +99,18 @@ impl RecordingArgs {
         }
     }
 
-    /// The files that are read.
+    /// Returns the files that are read.
     pub(super) fn inputs(&self) -> Vec<&Path> {
         let files = self.files().chain(self.channels.as_deref());
         files.collect()
     }
 
-    /// The files of the trace.
+    /// Returns the files of the trace.
     fn files(&self) -> impl Iterator<Item = &Path> {
         { [&self.file].into_iter().chain(&self.more) }.map(PathBuf::as_path)
     }
 
-    /// Name of what is read, for messages.
+    /// Returns the name of the input, for messages.
     pub(super) fn name(&self) -> String {
         let first = self.file.display();
         match self.more.len() {
@@ -119,18 +119,18 @@ impl RecordingArgs {
         }
     }
 
-    /// Opens it. It must be a capture unless its format was named.
+    /// Opens the file. It must be a capture unless its format was named.
     ///
     /// # Errors
-    /// When it cannot be read, or is none.
+    /// When it cannot be read, or is no capture.
     pub(super) fn open(&self) -> anyhow::Result<Recording<'_>> {
         self.opened(false)
     }
 
-    /// Opens as [`RecordingArgs::open`] does, where a log of ioctls will do, too.
+    /// Opens as [`RecordingArgs::open`] does, and also accepts a log of ioctls.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`RecordingArgs::open`].
     pub(super) fn open_with_logs(&self) -> anyhow::Result<Recording<'_>> {
         self.opened(true)
     }
@@ -146,17 +146,17 @@ impl RecordingArgs {
         self.of_reader(opened, logs)
     }
 
-    /// Opens the files once more, where they can be read twice: a pipe's bytes would be gone.
+    /// Opens the files once more, if they can be read twice. A pipe's bytes would be gone.
     fn again(&self) -> Vec<Box<dyn Read>> {
         let files = self.files();
         let files = files.filter(|file| file.as_os_str() != "-" && file.is_file());
         files.filter_map(|file| packed::open(file).ok()).collect()
     }
 
-    /// Opens as [`RecordingArgs::open`] does, of a file of which its unpacked content is here already.
+    /// Opens as [`RecordingArgs::open`] does, from the unpacked content of a file.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`RecordingArgs::open`].
     pub(super) fn of_reader(
         &self,
         opened: (Box<dyn Read>, Reading),
@@ -192,7 +192,7 @@ impl RecordingArgs {
         let name = self.file.display();
         let (kind, mut reader) = kind::of(reader);
         match (self.from, kind) {
-            // An empty file lacks everything where its format was named; else nothing says that it is a capture.
+            // An empty file whose format was named lacks everything. Otherwise nothing shows that it is a capture.
             (Some(Format::Orc), _) | (None, Kind::Orc) => {
                 Ok((Opened::Orc(Box::new(Orc::new(reader))), reading))
             }
@@ -236,7 +236,7 @@ impl RecordingArgs {
 }
 
 impl Recording<'_> {
-    /// Returns the description of the trace, where the file has one.
+    /// Returns the description of the trace, if the file has one.
     pub(super) fn trace(&mut self) -> Option<&TraceInfo> {
         match &mut self.opened {
             Opened::Orc(_) | Opened::Log(_) => None,
@@ -244,7 +244,7 @@ impl Recording<'_> {
         }
     }
 
-    /// Returns the way in which submissions were seen, where the file does not say it: the name of its format.
+    /// Returns the way in which submissions were captured, for a file that does not say it: the name of its format.
     pub(super) fn format(&self) -> &'static str {
         match self.opened {
             Opened::Orc(_) => "orc",
@@ -253,13 +253,14 @@ impl Recording<'_> {
         }
     }
 
-    /// Says that the command shows nothing before all is read, so that progress may be shown. `file`: where the command's output goes.
+    /// States that the command shows nothing before everything is read, so that progress may be shown. `file` is the place of the command's
+    /// output.
     pub(super) fn quiet_until_the_end(mut self, file: Option<&Path>) -> Self {
         self.reading.show_for(file);
         self
     }
 
-    /// The caller knows that this file is a part of a trace: the user is not told.
+    /// States that the caller knows that this file is a part of a trace, so that the user is not told.
     #[cfg(feature = "parquet")]
     pub(super) fn known_as_part(self) -> Self {
         Self {
@@ -268,12 +269,13 @@ impl Recording<'_> {
         }
     }
 
-    /// Gives all records to the pipeline, up to the end of the file or to the user's Ctrl-C; after Ctrl-C the ledger says that the rest was
-    /// not read. Says whether it was read to its end. First it sets up the pipeline as it was for the live trace: the driver's release, the GPU's times, the order of records.
+    /// Gives all records to the pipeline, up to the end of the file or to the user's Ctrl-C. After Ctrl-C, the ledger says that the rest
+    /// was not read. Returns whether the file was read to its end. First it sets up the pipeline as it was for the live trace: the driver's
+    /// release, the GPU's times, the order of records.
     ///
     /// # Errors
-    /// When the output cannot be written, or, with `--strict`, at the first thing that is not whole. What was read up to there has
-    /// been shown.
+    /// When the output cannot be written, or, with `--strict`, at the first item that is incomplete. The records before it have then been
+    /// shown.
     pub(super) fn play(mut self, pipeline: &mut Pipeline<'_>) -> anyhow::Result<Played> {
         // Opened before rights are given up.
         let names = match self.opened {
@@ -282,7 +284,7 @@ impl Recording<'_> {
         };
         if let Some(info) = self.trace() {
             let driver = info.driver.as_deref().and_then(|d| d.parse().ok());
-            // What can be read again is a file.
+            // An input that can be read again is a file.
             pipeline.as_recorded(driver, info.gpu_time, !info.in_order, !names.is_empty());
         }
         let name = self.args.name();
@@ -291,7 +293,7 @@ impl Recording<'_> {
         let played = match self.opened {
             Opened::Orc(capture) => play_orc(*capture, pipeline, &mut self.reading, &name),
             Opened::Pcapng(reader) => {
-                // Another trace that took the file's place has another number.
+                // If another trace took the file's place, it has another number.
                 let trace = reader.trace_number().unwrap_or_default();
                 let names = names.into_iter().map(progress::UntilInterrupted);
                 let of_trace = names.flat_map(|names| recording::kernels(names, trace));
@@ -323,17 +325,17 @@ impl Recording<'_> {
     }
 }
 
-/// The message that a file of this kind is no recording.
+/// Returns the message that a file of this kind is no recording.
 pub(super) fn no_capture(file: &Path, kind: Kind) -> String {
     format!("{} is no recording: it is {}", file.display(), kind.seems())
 }
 
-/// Gives up rights: what is read from here on may be anybody's.
+/// Gives up rights, because the data that is read from here on may be anybody's.
 fn confine() {
     nvcap_process::confine::decoding();
 }
 
-/// The record which says that a part of a file is missing. It makes the ledger incomplete.
+/// Makes the record which says that a part of a file is missing. It makes the ledger incomplete.
 fn lost(at: At, why: &impl ToString) -> Record {
     Record::Loss(Loss {
         at,
@@ -362,7 +364,7 @@ fn play_orc(
                 }
                 pipeline.record(record)?;
             }
-            // Reading goes on behind the error, or the file has ended there.
+            // Reading continues behind the error, or the file has ended there.
             Err(error) => {
                 if let orc::Error::Io { .. } = error {
                     tell(format_args!("{name}: {error}"));
@@ -385,7 +387,7 @@ fn play_log(log: Log, pipeline: &mut Pipeline<'_>, reading: &mut Reading) -> io:
     { missing.iter() }.try_for_each(|why| pipeline.record(lost(At::default(), why)))
 }
 
-/// Lists what a log lacks, one sentence each.
+/// Lists the data that a log lacks, one sentence each.
 pub(super) fn missing_of(log: &Log) -> Vec<String> {
     let mut all = Vec::new();
     if let Some(first) = log.bad_lines.first() {
@@ -410,7 +412,7 @@ fn play_pcapng(
     (reading, says_part): (&mut Reading, bool),
     name: &impl Display,
 ) -> io::Result<()> {
-    // The trace's description has come; its last file is not here.
+    // State: the trace's description has come; its last file is not here.
     let (mut begun, mut goes_on) = (false, false);
     let mut is_part = false;
     for item in reader {
@@ -418,7 +420,7 @@ fn play_pcapng(
             break;
         }
         match item {
-            // The next one of several files goes on where the one before it ended.
+            // The next of several files continues where the previous one ended.
             Ok(Item::Trace(_)) if std::mem::replace(&mut begun, true) => goes_on = false,
             Ok(Item::Trace(info)) if info.file > 0 && says_part => {
                 is_part = true;
@@ -456,7 +458,7 @@ fn play_pcapng(
             Err(error) => pipeline.record(damage(&error, name))?,
         }
     }
-    // Where there is no end, too.
+    // Done also if the recording has no end.
     names.rest().try_for_each(|name| pipeline.record(name))?;
     if goes_on && says_part {
         tell(format_args!("{name}: the trace goes on in the next file"));
@@ -464,7 +466,7 @@ fn play_pcapng(
     Ok(())
 }
 
-/// Says that a file is a part of a trace, and not the first.
+/// Reports that a file is a part of a trace, and not the first.
 fn tell_part(name: &impl Display, info: &TraceInfo) {
     let lacks = match info.left_out {
         0 => String::new(),
@@ -486,19 +488,19 @@ fn damage(error: &recording::Error, name: &impl Display) -> Record {
     lost(At::default(), error)
 }
 
-/// The recording in a file, if it has one, and how far it is read.
+/// Opens the recording in a file, if it has one, together with the tracking of its reading.
 pub(super) fn watched(file: &Path) -> Option<(Reader<Box<dyn Read>>, Reading)> {
-    // Of a pipe the bytes would be gone.
+    // A pipe's bytes would be gone.
     let (reader, reading) = file.is_file().then(|| progress::open(file).ok())??;
     let (kind, reader) = kind::of(packed::unpacked(reader).ok()?);
     (kind == Kind::Recording).then(|| (Reader::new(reader), reading))
 }
 
-/// Gives each of [`records`] to `each`, up to the end of the file or to the user's Ctrl-C; after Ctrl-C also the record of a loss, which
-/// says that the rest was not read.
+/// Gives each of [`records`] to `each`, up to the end of the file or to the user's Ctrl-C. After Ctrl-C, it also gives the record of a
+/// loss, which says that the rest was not read.
 ///
 /// # Errors
-/// Those of `each`.
+/// The errors of `each`.
 pub(super) fn give(
     (reader, mut reading): (Reader<Box<dyn Read>>, Reading),
     file: &Path,
@@ -520,7 +522,7 @@ pub(super) fn give(
     Ok(given?)
 }
 
-/// The records of a recording, and what is missing of them.
+/// Returns the records of a recording, and the losses in it.
 pub(super) fn records(reader: Reader<Box<dyn Read>>, file: &Path) -> impl Iterator<Item = Record> {
     reader.filter_map(move |item| match item {
         Ok(Item::Record(record)) => Some(record),

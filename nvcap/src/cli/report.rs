@@ -49,7 +49,7 @@ pub(super) struct Args {
     pub output: OutputArgs,
 }
 
-/// Options of a trace that have no meaning here. The page never has what `--redact` hides.
+/// Options of a trace that have no meaning here. The page never contains data that `--redact` hides.
 const USELESS: [&str; 8] = [
     "quiet",
     "stats",
@@ -61,7 +61,7 @@ const USELESS: [&str; 8] = [
     "history",
 ];
 
-/// The command as clap knows it: without options that have no meaning here, and with what others mean here.
+/// Returns the command for clap: without the options that have no meaning here, and with the help texts that fit here.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = values::without(command, &USELESS);
     values::saying(
@@ -104,14 +104,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "name a file with -o, such as -o report.html",
     )?;
     let report = ReportOptions {
-        // As for text: kinds of operations that the filter asks for are shown without -v, too.
+        // As in text, kinds of operations for which the filter asks are also shown without -v.
         all: shown.verbose > 0 || shown.filter.as_ref().is_some_and(Filter::asks_for_kind),
         limit: args.limit,
         file: args.recording.name(),
         filtered: shown.filter.is_some(),
         trace,
     };
-    // Each submission is held back until the GPU's time stamps, which follow it in the file, have been read.
+    // Each submission is held back until the GPU's timestamps, which follow it in the file, have been read.
     let mut pipeline = Pipeline::new(options, vec![Box::new(Report::new(out, report))])
         .with_gpu_time()
         .in_time_order();

@@ -1,5 +1,5 @@
-//! `nvcap record --rotate --tables`: makes tables of each finished file of a recording. Each export is a process of its own
-//! (`nvcap export partitions`): neither its memory nor a crash of it burdens the trace.
+//! `nvcap record --rotate --tables`: tables of each finished file of a recording. Each export is a process of its own (`nvcap export
+//! partitions`), so neither its memory nor a crash of it burdens the trace.
 
 use std::fs::File;
 use std::io;
@@ -12,27 +12,27 @@ use nvcap_live::enrich;
 use nvcap_show::export::tables::partitions;
 use nvcap_show::output::message::tell;
 
-/// Files that wait at most: each is open, and has its room on the disk even where it was removed.
+/// The most files that wait. Each is open, and occupies its room on the disk even if it was removed.
 const WAITING: usize = 4;
 
-/// A file that is whole, with its name at that time.
+/// A complete file, with its name at that time.
 type Whole = (PathBuf, File);
 
-/// Exports finished files, one after the other, on a thread. Dropping it waits for the last export.
+/// Exporter of finished files, one after another, on a thread. Dropping it waits for the last export.
 pub(super) struct Exporter {
-    /// Files for the thread; none once the exporter is being dropped: the thread ends when the queue is empty.
+    /// Queue of files for the thread; `None` once the exporter is being dropped. The thread ends when the queue is empty.
     queue: Option<SyncSender<Whole>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Exporter {
-    /// Exports into `folder`, which is made.
+    /// Begins to export into `folder`, which is made.
     ///
     /// # Errors
     /// When that is not possible, or there are no more threads.
     pub(super) fn new(folder: &Path) -> io::Result<Self> {
         partitions::make_root(folder)?;
-        // The command may change its folder; a name stands for the same one in both processes.
+        // The command may change its folder. The resolved name means the same folder in both processes.
         let folder = folder.canonicalize()?;
         let (queue, files) = sync_channel(WAITING);
         let thread = std::thread::Builder::new()
@@ -44,7 +44,7 @@ impl Exporter {
         })
     }
 
-    /// Queues a finished file. The file is opened at once, for it may be renamed or removed later.
+    /// Queues a finished file. The file is opened at once, because it may be renamed or removed later.
     pub(super) fn whole(&self, path: &Path) {
         let Some(queue) = &self.queue else {
             return;
@@ -93,7 +93,7 @@ fn export(file: File, folder: &Path) -> Result<(), String> {
         .arg("-")
         .stdin(file)
         .stdout(Stdio::null());
-    // The user's Ctrl-C is meant for the trace. The export of its last file must survive it, so it has a process group of its own.
+    // The user's Ctrl-C is meant for the trace. The export of its last file must survive it, so that the export has its own process group.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     match command.status() {
         Ok(status) if status.success() => Ok(()),

@@ -1,4 +1,4 @@
-//! A hang or an error of a process in words and as JSON: what `nvcap watch` and `nvcap serve --faults` say of it.
+//! A hang or an error of a process in words and as JSON, as `nvcap watch` and `nvcap serve --faults` report it.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,22 +17,22 @@ const VERSION: u32 = 1;
 /// A hang or an error of a process, in words and as JSON.
 #[derive(Debug)]
 pub(super) struct Said {
-    /// The process; 0 where it is not known.
+    /// Process id; 0 if not known.
     pid: u32,
     cause: Cause,
     name: Option<String>,
     rank: Option<u32>,
-    /// The collective that the process hangs in, and who has not come.
+    /// Collective in which the process hangs, with the ranks that are missing.
     pub(super) collective: Option<Collective>,
-    /// The kernel, wait or cycle of waits that the process hangs in.
+    /// Kernel, wait or cycle of waits in which the process hangs.
     why: Option<String>,
-    /// The error.
+    /// Error of the process.
     pub(super) fault: Option<Box<Fault>>,
     unix_ns: u64,
 }
 
 impl Said {
-    /// That of a finding, which is of now.
+    /// Describes a finding, as of now.
     pub(super) fn of(finding: &Finding) -> Self {
         let process = finding.report.processes.first();
         let shown = Shown {
@@ -52,7 +52,7 @@ impl Said {
         }
     }
 
-    /// The cause in one word.
+    /// Returns the cause in one word.
     pub(super) fn word(&self) -> &'static str {
         match self.cause {
             Cause::Hang => "hang",
@@ -60,12 +60,12 @@ impl Said {
         }
     }
 
-    /// The process, where it is known.
+    /// Returns the process, if it is known.
     pub(super) fn pid(&self) -> Option<u32> {
         (self.pid != 0).then_some(self.pid)
     }
 
-    /// The GPU of an error that is of no process which is known.
+    /// Returns the GPU of an error whose process is not known.
     fn gpu(&self) -> String {
         let message = self.fault.as_ref().and_then(|f| f.message.as_ref());
         match message.map(|m| (m.gpu, &m.pci)) {
@@ -75,7 +75,8 @@ impl Said {
         }
     }
 
-    /// The line: `process 4711 python3: ERROR: Xid 31 in writes(float*), a write to the page at 0x7f00c4800000, where nothing is mapped`.
+    /// Returns the line: `process 4711 python3: ERROR: Xid 31 in writes(float*), a write to the page at 0x7f00c4800000, where nothing is
+    /// mapped`.
     pub(super) fn text(&self) -> String {
         let word = self.word().to_uppercase();
         let head = match (self.pid(), &self.name) {
@@ -94,7 +95,7 @@ impl Said {
         }
     }
 
-    /// The object: of an error with all members of a trace's fault.
+    /// Returns the object. For an error, it has all members of a trace's fault.
     pub(super) fn json(&self, dump: Option<&(PathBuf, PathBuf)>) -> Value {
         let mut all = Map::new();
         for (name, value) in [

@@ -1,5 +1,5 @@
-//! `nvcap sample`: kernels of a running process by share of the GPU's time, and its hottest instructions, by program counters that the GPU
-//! samples.
+//! `nvcap sample`: the kernels of a running process by their share of the GPU's time, and its hottest instructions, from program counters
+//! that the GPU samples.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -70,21 +70,21 @@ the file of -o.
 Exit status: 0 every sample is understood; 1 error; 2 usage; 3 samples were lost; 5 not all of the
 stream was understood.";
 
-/// Time between two readings of the stream: 80 MB/s and less come with a period of [`MIDDLE`] and more, 10 with one of [`LONG`]. The buffer has room
-/// for 64 MiB. Each reading takes some milliseconds of a processor: the driver waits for the GPU.
+/// Time between two readings of the stream. With a period of [`MIDDLE`] or more, at most 80 MB/s come; with one of [`LONG`] or more, 10.
+/// The buffer has room for 64 MiB. Each reading takes some milliseconds of a processor, because the driver waits for the GPU.
 const POLL: Duration = Duration::from_millis(250);
 const MIDDLE_POLL: Duration = Duration::from_millis(50);
 const SHORT_POLL: Duration = Duration::from_millis(10);
 const LONG: u8 = 18;
 const MIDDLE: u8 = 15;
 
-/// Time for which processes are sampled unless another is asked for.
+/// Time for which processes are sampled unless another is given.
 const DURATION: Duration = Duration::from_secs(2);
 
-/// The period unless another is asked for, as its logarithm: some 4,000 samples a second of each SM.
+/// Period unless another is given, as its logarithm: some 4,000 samples a second from each SM.
 const PERIOD: u8 = 19;
 
-/// Who is sampled, and how.
+/// Processes that are sampled, and the way of sampling.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -127,7 +127,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     top: usize,
 
-    /// Learn how this GPU is told to sample, from NVIDIA's CUPTI: of FILE, what `nvcap ioctls -vv --json` wrote of a program that samples with CUPTI; without FILE nvcap starts such a program itself
+    /// Learn from NVIDIA's CUPTI how this GPU is made to sample: from FILE, the output of `nvcap ioctls -vv --json` for a program that
+    /// samples with CUPTI; without FILE nvcap starts such a program itself
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "pid")]
     learn: Option<Option<PathBuf>>,
 
@@ -156,12 +157,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "KERNEL|PROGRAM", conflicts_with = "learn")]
     code: Option<String>,
 
-    /// Option that has FILE replaced.
+    /// Option by which FILE is replaced.
     #[command(flatten)]
     force: Force,
 }
 
-/// The command as clap knows it: beside a file without the options of a live target.
+/// Returns the command for clap: with a file, without the options of a live target.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let live = ["user", "raw"];
     file_or_live::refusing(command, "file", live)
@@ -180,7 +181,7 @@ impl Args {
     }
 }
 
-/// Samples, or learns how to, or shows what was sampled.
+/// Samples, learns how to sample, or shows the samples of a recording.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.learn {
         return learn::run(&gpu(args.gpu, "--gpu")?, file.as_deref());
@@ -213,7 +214,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Recording::begin(path, args.force.force, output, &args.command)
         })
         .transpose()?;
-    // Before there are threads.
+    // This comes before there are threads.
     let mut who = match command {
         true => Who::Command(Box::new(Running::prepare(
             &args.command,
@@ -234,7 +235,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let duration = args.duration.or((!command).then_some(DURATION));
     let sampled = turns::sample(&mut sampler, &mut who, duration);
     signals::traced();
-    // The GPU's profiler is given back before code is looked for; a command that stands at its end goes on only then.
+    // The GPU's profiler is given back before code is looked for. A command that is stopped at its end goes on only then.
     drop(sampler);
     let listings = |sampled: &Vec<turns::Subject>| -> Vec<Vec<table::Listed>> {
         let of = |subject| match &args.code {
@@ -257,7 +258,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status)
 }
 
-/// Shows what was sampled in a recording.
+/// Shows the samples in a recording.
 fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
     let (all, places, ledger) = recorded::read(of, args.output.as_deref(), args.folded)?;
     let mut out = target::open(
@@ -281,7 +282,7 @@ fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
             all.left_out()
         ));
     }
-    // Ring entries that are missing take no samples with them; a file that was cut may.
+    // Missing ring entries do not mean missing samples; a file that was cut may lack some.
     if ledger.untraced().is_empty() {
         return Ok(status);
     }
@@ -289,7 +290,7 @@ fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(STATUS_LOST))
 }
 
-/// Writes the tables, and returns the status: samples that were lost, and what is not understood of their stream.
+/// Writes the tables, and returns the status, which reflects lost samples and parts of their stream that are not understood.
 fn show(
     args: &Args,
     out: &mut Output,
@@ -325,7 +326,7 @@ fn show(
     Ok(status)
 }
 
-/// All that sampling on a GPU needs, but for what a thread has of its own.
+/// Everything that sampling on a GPU needs, except what a thread must have of its own.
 struct Prepared {
     gpu: chip::Named,
     version: Option<Version>,
@@ -334,7 +335,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Reads what was learnt of the GPU that is meant; `option` names a GPU.
+    /// Reads the programme that was learnt for the chosen GPU; `option` names a GPU.
     fn new(wanted: Option<u32>, option: &str, period: Option<u8>) -> anyhow::Result<Self> {
         let gpu = gpu(wanted, option)?;
         let programme = kept::read(&gpu.uuid, &kept::driver()?)?;
@@ -347,7 +348,7 @@ impl Prepared {
         })
     }
 
-    /// Gets what a sampling needs of the driver.
+    /// Requests from the driver what a sampling needs.
     fn sampler(self, raw: Option<std::fs::File>, to: Deliver<'_>) -> anyhow::Result<Sampler<'_>> {
         let os = || -> Rc<dyn Os> { Rc::new(System) };
         let trigger = Trigger::new(os(), self.version, self.gpu.minor);
@@ -371,10 +372,10 @@ impl Prepared {
     }
 }
 
-/// Begins to sample beside a trace, if that was asked for (`--sample-pc`): a thread, which ends with the trace.
+/// Begins to sample beside a trace, if that was asked for (`--sample-pc`), in a thread that ends with the trace.
 ///
 /// # Errors
-/// When it cannot begin. What fails later is told, and stands in the trace as a loss.
+/// When it cannot begin. A later failure is reported, and recorded in the trace as a loss.
 pub(super) fn beside(args: &super::trace::Args) -> anyhow::Result<Option<Beside>> {
     let Some(period) = args.sample_pc else {
         return Ok(None);
@@ -397,7 +398,7 @@ pub(super) fn beside(args: &super::trace::Args) -> anyhow::Result<Option<Beside>
     begun.map(Some)
 }
 
-/// The GPU that is meant; `option` names one.
+/// Returns the chosen GPU; `option` names one.
 fn gpu(wanted: Option<u32>, option: &str) -> anyhow::Result<chip::Named> {
     let all = chip::names();
     let numbers = || -> String {
@@ -430,7 +431,7 @@ fn gpu(wanted: Option<u32>, option: &str) -> anyhow::Result<chip::Named> {
     Ok(gpu)
 }
 
-/// The programme with the period that is meant, and that period.
+/// Returns the programme with the chosen period, and that period.
 fn with_period(
     programme: Programme,
     wanted: Option<u8>,

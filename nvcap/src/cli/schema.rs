@@ -33,7 +33,7 @@ pub(super) struct Args {
     pub json: bool,
 }
 
-/// Shows them.
+/// Shows the tables.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let is_chosen = |t: &&Table| args.tables.is_empty() || args.tables.iter().any(|n| n == t.name);
     let chosen = TABLES.iter().filter(is_chosen);
@@ -68,7 +68,7 @@ fn as_json(table: &Table) -> Value {
     json!({"name": table.name, "about": table.about, "columns": columns})
 }
 
-/// A table as text. A `?` after the type of a column says that its value may be missing.
+/// Returns a table as text. A `?` after the type of a column means that its value may be missing.
 fn as_text(table: &Table) -> String {
     let columns: Vec<[String; 4]> = table
         .columns()

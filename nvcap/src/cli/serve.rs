@@ -65,7 +65,7 @@ Ctrl-C, SIGTERM and SIGHUP end it, with status 0.
 
 It reads numbers that the GPU itself keeps: no breakpoint, no BPF, no stop of any process.";
 
-/// Arguments of `nvcap serve`: where to listen, and who may ask.
+/// Arguments of `nvcap serve`: the address to listen on, and the rights of those who ask.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -137,7 +137,7 @@ impl Args {
         self.by_process || self.by.is_some()
     }
 
-    /// The processes that are counted.
+    /// Returns the processes that are counted.
     fn whom(&self) -> Whom {
         Whom::All(self.filters.choice(), self.host_root.clone())
     }
@@ -148,7 +148,7 @@ fn unix_ns() -> u64 {
     since.map_or(0, |s| s.as_nanos() as u64)
 }
 
-/// A lock that is taken whatever another thread did with it.
+/// Takes a lock, even if a thread panicked while it held it.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -157,21 +157,21 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Live {
     host: Mutex<Host<Machine>>,
     constants: Constants,
-    /// Errors that were counted; none where the kernel log cannot be read.
+    /// Errors that were counted; `None` if the kernel log cannot be read.
     errors: Option<Mutex<Errors>>,
-    /// Holders of the GPUs; none where these are not asked for, or refused.
+    /// Holders of the GPUs; `None` if they are not asked for, or refused.
     shares: Arc<shares::Sums>,
     /// Time at which the next reading is due, ns; 0 before the first one.
     due: AtomicU64,
 }
 
-/// Counting is said to be stuck when a reading is overdue by more than this, ns.
+/// Delay of a reading above which counting is reported as stuck, ns.
 const LATE: u64 = 30_000_000_000;
-/// Series of Xids at most.
+/// The most series of Xids.
 const MOST_ERRORS: usize = 200;
 
 impl Live {
-    /// The newest counts, and the counts of Xids: all that metrics are made of.
+    /// Returns the newest counts, and the counts of Xids, from which all metrics are made.
     fn reading(&self) -> (View, Option<Errors>) {
         let mut view = locked(&self.host).view();
         view.shares.clone_from(&locked(&self.shares));
@@ -203,7 +203,7 @@ impl Live {
         *errors.entry((key, code)).or_default() += 1;
     }
 
-    /// Counts an error that a channel's notifier has told.
+    /// Counts an error that a channel's notifier reported.
     fn count_error_of(&self, finding: &Finding) {
         let Some(fault) = &finding.fault else { return };
         let mut channels = finding.report.rings.channels.iter();
@@ -224,7 +224,7 @@ impl Live {
 
 #[cfg(feature = "otlp")]
 impl Live {
-    /// The counts for a collector; none before the first reading.
+    /// Returns the counts for a collector; `None` before the first reading.
     fn otlp(&self, resource: &[(String, String)]) -> Option<ExportMetricsServiceRequest> {
         (self.due.load(Ordering::Relaxed) > 0).then_some(())?;
         let (view, errors) = self.reading();
@@ -232,7 +232,7 @@ impl Live {
     }
 }
 
-/// Counts of this process, for the server's answers.
+/// Access to this process's counts for the server's answers.
 struct Counting(Arc<Live>);
 
 impl Answers for Counting {
@@ -267,7 +267,7 @@ impl Answers for Counting {
     }
 
     fn dump(&self, pid: u32, json: bool) -> Result<Vec<u8>, NoDump> {
-        // The token does not open all processes to its owner: only those that use a GPU are shown.
+        // The token does not give access to all processes: only those that use a GPU are shown.
         if !locked(&self.0.host).has(pid) {
             return Err(NoDump::NotThere(format!(
                 "process {pid} is none that uses a GPU; nvcap counts -a lists them"
@@ -276,7 +276,7 @@ impl Answers for Counting {
         let begun = clock::thread_cpu();
         let options = super::usual_look::options(dump::LAST, true);
         let look = nvcap_monitor::dump::look(&[pid], &options);
-        // The CPU time of a dump that somebody asked for does not count in the budget of counting.
+        // The CPU time of a requested dump does not count in the budget of counting.
         locked(&self.0.host).forgive(clock::thread_cpu().saturating_sub(begun));
         match look.refused.first() {
             Some((_, Refused::NoGpu)) => {
@@ -306,7 +306,7 @@ impl Answers for Counting {
     }
 }
 
-/// Reads the token; a file that others may read is no secret.
+/// Reads the token. A file that others may read is refused, because it is no secret.
 fn token(path: &Path) -> anyhow::Result<Token> {
     let say = || format!("cannot use the token file {}", path.display());
     let text = std::fs::read_to_string(path).with_context(say)?;
@@ -361,8 +361,8 @@ fn constants(host_root: &Path) -> Constants {
     }
 }
 
-/// Signals end it with status 0, as they end a trace: a service manager's `stop` is no failure. They do so at once while the flag is set: the
-/// file of --state is always whole.
+/// Makes signals end the server with status 0, like a trace: a service manager's `stop` is no failure. They end it immediately while the
+/// flag is set; the file of --state is always complete.
 fn end_by_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let at_once = Arc::new(AtomicBool::new(true));
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -372,7 +372,7 @@ fn end_by_signals() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(at_once)
 }
 
-/// Returns the counting of this host, and the file of `--state`, which tells it how long nobody counted.
+/// Makes the counting of this host, and opens the file of `--state`, which shows how long nobody counted.
 fn host(args: &Args) -> anyhow::Result<(Host<Machine>, Option<LastAlive>)> {
     let options = HostOptions {
         interval: args.interval,
@@ -399,7 +399,7 @@ fn host(args: &Args) -> anyhow::Result<(Host<Machine>, Option<LastAlive>)> {
     Ok((host, Some(file)))
 }
 
-/// Returns the errors that the kernel log tells from now on; none, and a note, where it cannot be read.
+/// Returns the errors that the kernel log reports from now on; `None`, and a note, if it cannot be read.
 fn errors() -> Option<Xids> {
     match Xids::open() {
         Ok(mut xids) => {
@@ -440,7 +440,7 @@ fn send(
     Ok(())
 }
 
-/// Reads the counts again and again, until a signal ends the process.
+/// Reads the counts repeatedly, until a signal ends the process.
 fn count(live: &Live, mut xids: Option<Xids>, mut alive: Option<LastAlive>) -> ! {
     let mut refusals = Refusals::default();
     let mut errors = EachOnce::default();
@@ -468,7 +468,7 @@ fn count(live: &Live, mut xids: Option<Xids>, mut alive: Option<LastAlive>) -> !
     }
 }
 
-/// Serves.
+/// Runs the server.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.sample.is_some_and(|sample| sample >= args.budget) {
         bail_usage!(
@@ -489,7 +489,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (host, alive) = host(args)?;
     let xids = errors();
     if args.faults {
-        // For the ends that are held: before threads begin.
+        // For the processes whose ends are held, this must come before threads are started.
         exit_stop::block_sigchld();
     }
     let live = Arc::new(Live {

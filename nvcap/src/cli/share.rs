@@ -1,4 +1,4 @@
-//! `nvcap share`: which process had which GPU, by the driver's own record of context switches.
+//! `nvcap share`: the process that had each GPU, by the driver's own record of context switches.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,10 +55,10 @@ Copy engines and video engines are not in it. MPS has one context for all its cl
 Exit status: 0 all that happened is in it; 1 error; 2 usage; 3 the driver has lost records: the
 table says how many, and for how long it is not known who had the GPU.";
 
-/// Status where records are missing.
+/// Status if records are missing.
 const STATUS_LOST: u8 = nvcap_decode::ledger::STATUS_LOST;
 
-/// Whose shares, and how.
+/// Processes whose shares are shown, and form of the output.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -73,7 +73,7 @@ pub(super) struct Args {
     #[command(flatten)]
     pid: Pids,
 
-    /// Every process, which is so without -p, too
+    /// Every process, which is the default without -p
     #[arg(short, long, conflicts_with = "pid")]
     all: bool,
 
@@ -97,7 +97,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Option that has FILE replaced.
+    /// Option by which FILE is replaced.
     #[command(flatten)]
     force: Force,
 
@@ -106,7 +106,7 @@ pub(super) struct Args {
     host_root: PathBuf,
 }
 
-/// The command as clap knows it: beside a file without the options of a live target.
+/// Returns the command for clap: with a file, without the options of a live target.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let live = ["pid", "all", "gpu", "interval", "duration", "host_root"];
     file_or_live::refusing(command, "file", live)
@@ -123,7 +123,7 @@ impl Args {
     }
 }
 
-/// Measures, or shows what was recorded.
+/// Measures, or shows the shares of a recording.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.file {
         let of = RecordingArgs {
@@ -158,7 +158,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (interval, _) => Some(interval.unwrap_or(Duration::from_secs(1)).max(POLL)),
     };
     let mut due = interval.map(|interval| began + interval);
-    // The driver's record alone says nothing of work.
+    // The driver's record alone shows no work.
     let works = Works::default();
     loop {
         let now = Instant::now();
@@ -198,7 +198,7 @@ fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
     Ok(status(&views))
 }
 
-/// The exit status of a table of all the time.
+/// Returns the exit status of a table of the whole time.
 fn status(views: &[GpuView]) -> ExitCode {
     match views.iter().any(|gpu| gpu.missing > 0 || gpu.strange > 0) {
         true => ExitCode::from(STATUS_LOST),

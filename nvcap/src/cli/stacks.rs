@@ -1,4 +1,4 @@
-//! `nvcap stacks`: where in the program the GPU's work comes from, as sums over stacks.
+//! `nvcap stacks`: the places in the program from which the GPU's work comes, as sums over stacks.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ pub(super) struct Args {
     pub trace: trace::Args,
 }
 
-/// `--by`.
+/// Values of `--by`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum By {
     /// Submissions, nearly the number of doorbell writes
@@ -75,7 +75,7 @@ pub(super) enum By {
     Bytes,
 }
 
-/// Options of a trace that say how events are shown, of which none are.
+/// Options of a trace that determine how events are shown; here none are shown.
 const SHOWS_EVENTS: [&str; 9] = [
     "history",
     "verbose",
@@ -88,7 +88,7 @@ const SHOWS_EVENTS: [&str; 9] = [
     "explain_streams",
 ];
 
-/// The command as clap knows it: without options that have no meaning here, nor those of a live target beside a file.
+/// Returns the command for clap: without the options that have no meaning here and, with a file, without those of a live target.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = file_or_live::refusing(command, "file", trace::live_options());
     let command = values::without(command, &SHOWS_EVENTS);
@@ -101,7 +101,7 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
     )
 }
 
-/// Sums them up.
+/// Sums up the stacks.
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown = &args.trace.output;
     let (verbose, asked) = (shown.verbose > 0, shown.json || shown.quiet || shown.stats);
@@ -122,7 +122,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The stacks of a recording.
+/// Sums up the stacks of a recording.
 fn of_recording(
     file: &Path,
     opened: (Box<dyn Read>, Reading),
@@ -208,7 +208,7 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
     Ok(ExitCode::from(if whole { 0 } else { STATUS_LOST }))
 }
 
-/// Ends the trace: tells the verdict, and of what part of the submissions the sums are.
+/// Ends the trace, and reports the verdict and the part of the submissions that the sums cover.
 fn conclude(pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
     let ledger = pipeline.finish()?;
     tell(format_args!(
@@ -248,7 +248,7 @@ fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     output.has_stacks = true;
     let command = trace.leaves_standard_output();
     let inputs = trace.channels.clone();
-    // Opened before the command is started: a place that cannot be written to is told at once.
+    // Opened before the command is started, so that a place that cannot be written to is reported at once.
     let mut out = target::open(
         output.output.as_deref(),
         output.force,

@@ -1,4 +1,4 @@
-//! `nvcap stats`: a recording in sums.
+//! `nvcap stats`: the sums of a recording.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ Exit status: 0 complete, 1 error, 2 usage, 3 the recording lacks something or re
 interrupted, 5 complete, but not all was understood (the ledger says what),
 6 complete, and the GPU faulted (the verdict says where).";
 
-/// A recording and how it is summed up.
+/// A recording, and the way in which it is summed up.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -45,7 +45,7 @@ pub(super) struct Args {
     pub output: OutputArgs,
 }
 
-/// `--by`.
+/// Values of `--by`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
     /// A kernel: its launches, and the submissions that they are in
@@ -83,13 +83,13 @@ const USELESS: [&str; 7] = [
     "history",
 ];
 
-/// The command as clap knows it: without options that have no meaning.
+/// Returns the command for clap, without the options that have no meaning here.
 pub(super) fn without_useless(command: clap::Command) -> clap::Command {
     let command = values::saying(command, &[("verbose", "Show method writes too")]);
     values::without(command, &USELESS)
 }
 
-/// Sums up.
+/// Sums up the recording.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = &args.output;
     if shown.quiet || shown.explain_streams {

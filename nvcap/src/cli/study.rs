@@ -1,5 +1,5 @@
-//! `nvcap study`: CUDA's copies and graphs, what it submits for them, and what of the time is the GPU's; and how streams and processes
-//! share a GPU.
+//! `nvcap study`: CUDA's copies and graphs, the submissions that CUDA makes for them, and the GPU's part of the time; also how streams and
+//! processes share a GPU.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ and the program (work.py, sharing.py). docs/studies.md says what each figure is.
 Nobody else should use the GPU meanwhile.
 Exit status: 0 done, 1 error, 2 usage.";
 
-/// Endings of the files that a study has as its results. The programs, which are the same each time, are no results.
+/// Extensions of the files that are a study's results. The programs, which are the same each time, are not results.
 const RESULTS: [&str; 7] = [
     "html",
     "json",
@@ -157,7 +157,7 @@ impl Args {
         };
         let folder = shared.folder(what);
         let results = RESULTS.map(|ending| folder.join(format!("{}.{ending}", what.name())));
-        // A program that is the same stays as it is; another of that name is the user's.
+        // A program that is unchanged stays; a different file of that name is the user's.
         let programs = work::PROGRAMS.map(|(name, text)| (folder.join(name), text));
         let others = programs.into_iter().filter(|(path, text)| {
             path.is_file() && std::fs::read(path).is_ok_and(|there| there != text.as_bytes())
@@ -182,7 +182,7 @@ fn run_dma(args: &Dma) -> anyhow::Result<ExitCode> {
     let mut sizes = args.sizes.clone();
     if sizes.is_empty() {
         sizes = bench::usual_sizes();
-        // Where CUDA is known to change its means, steps of 4 KiB.
+        // At the sizes where CUDA is known to change its means, steps are 4 KiB.
         sizes.extend((5..=7).map(|n| n << 12));
     }
     sizes.sort_unstable();
@@ -267,7 +267,7 @@ fn begin(shared: &Shared, what: What, runs: u32, numbers: Vec<u64>) -> anyhow::R
         python: shared.python.clone(),
         folder,
     };
-    // The new recording would get another name, and the study would read the old one.
+    // A new recording would get another name, and the study would read the old one.
     let recording = work.file("pcapng");
     if shared.force && obstacle(&recording, false) == Some(Obstacle::Content) {
         std::fs::remove_file(&recording)
@@ -292,7 +292,7 @@ fn measure(shared: &Shared, sizes: Vec<u64>) -> anyhow::Result<Measured> {
     )?)
 }
 
-/// Runs the program in a trace; what the recording shows, and its ledger in words.
+/// Runs the program in a trace. Returns what the recording shows, and its ledger in words.
 fn traced<S: Sink + Default>(work: &Work) -> anyhow::Result<(S, String)> {
     tell("CUDA, traced");
     let nvcap = std::env::current_exe().context("cannot tell where nvcap is")?;
@@ -300,7 +300,7 @@ fn traced<S: Sink + Default>(work: &Work) -> anyhow::Result<(S, String)> {
     read(&recording, &phases)
 }
 
-/// Reads what a recording shows of its phases.
+/// Reads what a recording shows about its phases.
 fn read<S: Sink + Default>(recording: &Path, phases: &Path) -> anyhow::Result<(S, String)> {
     let args = RecordingArgs::of(recording);
     let mut recording = args.open()?;
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
     use nvcap_lab::study::phases::{Means, PhaseTotals};
 
-    /// The capture of an H200, whose phases are named as those of the study: by what means CUDA copied, doorbells and bytes.
+    /// Test on the capture of an H200 whose phases are named like those of the study: the means by which CUDA copied, doorbells and bytes.
     #[test]
     fn of_a_capture() {
         let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures");
@@ -392,7 +392,7 @@ mod tests {
             (&[Means::Inline][..], 1.0)
         );
         assert_eq!(small.pushbuffer_bytes, 56.0 + 4096.0);
-        // 1,000 ns less the 600 of nothing.
+        // 1,000 ns less the 600 ns of an empty measurement.
         assert_eq!(
             (small.engine_ns, small.rest_percent),
             (Some(400.0), Some(90.0))
@@ -418,7 +418,7 @@ mod tests {
         assert!(html.contains("<td>4 KiB</td><td>inline</td>"), "{html}");
     }
 
-    /// 4 KiB of inline data in 1,000 ns.
+    /// Makes a measurement of 4 KiB of inline data in 1,000 ns.
     fn made() -> Measured {
         use nvcap_lab::bench::measure::{Point, Series, Times, Way};
         let times = Times::one;

@@ -18,8 +18,8 @@ const USELESS: [&str; 10] = [
     "stacks",
 ];
 
-/// The command as clap knows it: it observes by default, and has no options without a meaning, nor those that `more` names; beside `file`
-/// none of a live target.
+/// Returns the command for clap: it observes by default, and lacks the options without a meaning, those that `more` names and, with `file`,
+/// those of a live target.
 pub(super) fn as_is(
     command: clap::Command,
     file: &'static str,

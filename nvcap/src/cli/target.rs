@@ -1,4 +1,4 @@
-//! The targets of the commands about the driver: a command, running processes, or a log. The records of each are given in the same way
+//! Targets of the commands about the driver: a command, running processes, or a log. The records of each are given in the same way
 //! ([`Opened::records`]).
 
 use std::ffi::OsString;
@@ -89,7 +89,7 @@ pub(super) struct Target {
     pub buffer: u64,
 }
 
-/// The command as clap knows it: beside a file without the options of a live target, and the other way round.
+/// Returns the command for clap: with a file, without the options of a live target, and the other way round.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let live = ["no_follow", "discover", "duration", "buffer"];
     let command = file_or_live::refusing(command, "file", live);
@@ -119,13 +119,13 @@ pub(super) struct Show {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Option that has FILE replaced.
+    /// Option by which FILE is replaced.
     #[command(flatten)]
     pub force: Force,
 }
 
 impl Show {
-    /// Opens the output for what is known of `target`.
+    /// Opens the output for the result about `target`.
     ///
     /// # Errors
     /// When the file cannot be made.
@@ -139,7 +139,7 @@ impl Show {
         )
     }
 
-    /// Writes an answer that is there at once: `text`, or the objects as one array with an object a line.
+    /// Writes an answer that is complete at once: `text`, or the objects as one array with one object on each line.
     ///
     /// # Errors
     /// When the output can take no more.
@@ -172,10 +172,10 @@ pub(super) fn written(out: &mut Output) -> anyhow::Result<()> {
     Ok(out.answer()?)
 }
 
-/// Opens the place that the user named, `-` standard output. Where none was named it is standard output, but for a
-/// `command` that is started: that is the command's, and what nvcap shows goes to standard error, as strace's does.
-/// `inputs` are the files that are read meanwhile, `-` standard input. What is in the file is written over with `force` alone; else, if
-/// there is something by now, the output gets a name with a number.
+/// Opens the place that the user named; `-` is standard output. If none was named, it is standard output. If a `command` is started,
+/// however, standard output is the command's, and nvcap's output goes to standard error, as strace's does. `inputs` are the files that are
+/// read at the same time; `-` is standard input. Existing contents of the file are overwritten only with `force`; otherwise, if the file
+/// has contents by now, the output gets a name with a number.
 ///
 /// # Errors
 /// When the file cannot be made, or is one of those.
@@ -210,11 +210,11 @@ pub(super) fn open(
     Ok(out)
 }
 
-/// Opens as [`open`] does, for a recording: where there is one, the new one gets a name with a number, which is said, unless `force`
-/// says to write over it.
+/// Opens as [`open`] does, for a recording. If one exists, the new one gets a name with a number, which is reported, unless `force` says to
+/// overwrite it.
 ///
 /// # Errors
-/// As there.
+/// As for [`open`].
 pub(super) fn open_recording(path: &Path, force: bool, inputs: &[&Path]) -> anyhow::Result<Output> {
     if is_standard_output(path) {
         return Ok(Output::stdout());
@@ -236,7 +236,7 @@ fn opened(path: &Path, out: io::Result<Output>) -> anyhow::Result<Output> {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
             Err(Usage(another_writes(path, "-o")).into())
         }
-        // Its own words say what to do.
+        // The error's own words say what to do.
         Err(e) if e.raw_os_error().is_none() => {
             Err(e).with_context(|| format!("cannot write to {}", path.display()))
         }
@@ -244,14 +244,14 @@ fn opened(path: &Path, out: io::Result<Output>) -> anyhow::Result<Output> {
     }
 }
 
-/// The place of an output that goes to another file than the one that was named.
+/// Returns the place of an output that goes to another file than the one that was named.
 fn elsewhere(out: &Output, path: &Path) -> Option<PathBuf> {
     let place = out.place()?.path;
     (place.file_name() != path.file_name() && is_used(path) && !is_same(&place, path))
         .then_some(place)
 }
 
-/// Something is in the file.
+/// Tells whether the file has contents.
 fn is_used(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file())
 }
@@ -263,7 +263,7 @@ fn cannot_write(path: &Path) -> String {
     )
 }
 
-/// The file is none of those that are read.
+/// Checks that the file is none of those that are read.
 fn is_no_input(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
     match is_input(path, inputs) {
         true => Err(Usage(read_too(path, "-o")).into()),
@@ -271,14 +271,14 @@ fn is_no_input(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
     }
 }
 
-/// Help of `-o` where [`open_for_a_program`] opens it.
+/// Help of `-o` if [`open_for_a_program`] opens it.
 pub(super) const FILE_FOR_A_PROGRAM: &str = "Write to FILE, readable by its owner alone; - is standard output, which must be no terminal; what a COMMAND writes there goes to standard error then";
 
-/// Opens as [`open`] does, for what is of no use on a terminal nor among a command's messages: `is` says why, and `what_to_do` what to
-/// type.
+/// Opens as [`open`] does, for output that is of no use on a terminal or among a command's messages. `is` says why, and `what_to_do` what
+/// to type.
 ///
 /// # Errors
-/// As there; where it would go to a terminal, or has no place to go.
+/// As for [`open`]; also when it would go to a terminal, or has no place to go.
 pub(super) fn open_for_a_program(
     (path, force): (Option<&Path>, bool),
     command: bool,
@@ -298,12 +298,12 @@ pub(super) fn open_for_a_program(
     Ok(out)
 }
 
-/// The release of the driver that this machine runs.
+/// Returns the release of the driver that this machine runs.
 pub(super) fn running_driver() -> Option<Version> {
     rm::running_version()
 }
 
-/// Tells of a driver after all that the tables have.
+/// Reports a driver that is newer than all in the tables.
 pub(super) fn tell_of_newer(version: Option<Version>) {
     if let Some(newer) = version.and_then(newer_release) {
         tell(newer);
@@ -311,12 +311,12 @@ pub(super) fn tell_of_newer(version: Option<Version>) {
 }
 
 impl Target {
-    /// The files that are read.
+    /// Returns the files that are read.
     pub(super) fn inputs(&self) -> Vec<&Path> {
         self.file.iter().map(PathBuf::as_path).collect()
     }
 
-    /// Tells whether the user named a target. If not, the usage error is told.
+    /// Tells whether the user named a target. If not, the usage error is reported.
     pub(super) fn is_named(&self, what: &str) -> bool {
         let named = self.file.is_some() || !self.pid.is_empty() || !self.command.is_empty();
         if !named {
@@ -328,7 +328,7 @@ impl Target {
         named
     }
 
-    /// Opens the target's file, if it has one and that is a recording.
+    /// Opens the target's file, if it has one and the file is a recording.
     pub(super) fn open(&self) -> Opened<'_> {
         Opened {
             target: self,
@@ -344,7 +344,7 @@ pub(super) struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    /// The driver's release, where it is known beforehand.
+    /// Returns the driver's release, if it is known in advance.
     pub(super) fn version(&mut self) -> Option<Version> {
         if self.target.file.is_none() {
             return running_driver();
@@ -361,7 +361,7 @@ impl Opened<'_> {
             || recorded.is_some_and(|(r, _)| r.trace().is_none_or(|t| t.how != recording::OF_LOG))
     }
 
-    /// The command shows nothing before all is read: progress may be shown. `file`: where its output goes.
+    /// States that the command shows nothing before everything is read, so that progress may be shown. `file` is the place of its output.
     pub(super) fn quiet_until_the_end(mut self, file: Option<&Path>) -> Self {
         if let Some((_, reading)) = &mut self.recording {
             reading.show_for(file);
@@ -369,9 +369,8 @@ impl Opened<'_> {
         self
     }
 
-    /// Gives every record to `each`, in order, until the end. `watch`: submissions are among them (of a live trace).
-    /// `idle` is called when a live trace has nothing to do. How the traced command ended is told, if its exit status
-    /// is not 0.
+    /// Gives every record to `each`, in order, until the end. `watch` means that submissions are among them (of a live trace). `idle` is
+    /// called when a live trace has nothing to do. How the traced command ended is reported, if its exit status is not 0.
     ///
     /// # Errors
     /// When the log cannot be read, the trace cannot be made, or `each` can take no more.
@@ -462,7 +461,7 @@ impl Target {
     }
 }
 
-/// The message that a log cannot be read, with what the user may have meant.
+/// Returns the message that a log cannot be read, with what the user may have meant.
 fn no_log(file: &Path) -> String {
     let name = file.display().to_string();
     if name.parse::<u32>().is_ok() && !file.exists() {
@@ -471,8 +470,8 @@ fn no_log(file: &Path) -> String {
     "cannot read the log".to_owned()
 }
 
-/// The command to start, and its user: the one that `--user` names; else, if root runs nvcap by sudo, the user who called sudo, which is
-/// told.
+/// Returns the command to start, and its user: the one that `--user` names; else, if root runs nvcap by sudo, the user who called sudo,
+/// which is reported.
 ///
 /// # Errors
 /// When there is no such user, or nvcap may not become that one.
@@ -510,7 +509,7 @@ pub(super) fn launch(
     })
 }
 
-/// The status of a command line that names nothing.
+/// Returns the status of a command line that names nothing.
 pub(super) fn usage() -> ExitCode {
     ExitCode::from(nvcap_decode::ledger::STATUS_USAGE)
 }

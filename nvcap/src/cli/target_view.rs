@@ -1,4 +1,4 @@
-//! The driver model of a whole target, for the commands that show it at the end.
+//! Driver model of a whole target, for the commands that show it at the end.
 
 use std::process::ExitCode;
 
@@ -27,13 +27,13 @@ pub(super) struct Args {
 pub(super) struct TargetView {
     /// The model.
     pub model: ModelView,
-    /// Slots of which one look cannot say whether they are channels.
+    /// Number of slots of which one look cannot tell whether they are channels.
     pub unused: usize,
     ledger: Ledger,
 }
 
 impl TargetView {
-    /// The exit status; what is missing is said.
+    /// Returns the exit status. Missing data is reported.
     pub(super) fn end(&self) -> ExitCode {
         if let Some(missing) = nvcap_show::output::ledger::missing(&self.ledger) {
             tell(missing);
@@ -94,12 +94,12 @@ fn one_look(pids: &[u32], version: Option<Version>) -> anyhow::Result<TargetView
     Ok(TargetView {
         model,
         unused,
-        // One look loses nothing.
+        // A single look loses nothing.
         ledger: Ledger::new(),
     })
 }
 
-/// A pipeline with the model as its only sink.
+/// Makes a pipeline with the model as its only sink.
 fn feed(view: &mut ModelView, driver_version: Option<Version>) -> Pipeline<'_> {
     let options = PipelineOptions {
         driver_version,

@@ -1,10 +1,10 @@
-//! Options that capture fewer doorbells than all, for a lower cost.
+//! Options that capture only a part of the doorbells, for a lower cost.
 
 use std::time::Duration;
 
 use super::values::{ADVANCED, CAPTURE, parse_time_share};
 
-/// The most doorbells that a batch may have: GP_PUT is taken for credible as far as this.
+/// The most doorbells of a batch: GP_PUT counts as plausible up to this distance.
 const MOST: i64 = 64;
 
 /// Choice of the doorbells that are captured.
@@ -12,8 +12,8 @@ const MOST: i64 = 64;
 pub(crate) struct ThinningArgs {
     /// Read a channel's ring once for N doorbells (2 to 64), or for those within --batch-time
     ///
-    /// Each doorbell still traps, and nothing is left out; but the time of a submission is that of the reading, and its thread that of
-    /// the last doorbell (`how` is batched). What no later doorbell reads is read by nvcap when its time has come.
+    /// Each doorbell still traps, and nothing is left out; but the time of a submission is that of the reading, and its thread that of the
+    /// last doorbell (`how` is batched). nvcap itself reads what no later doorbell reads, when its time has come.
     #[arg(
         long,
         value_name = "N",
@@ -43,8 +43,9 @@ pub(crate) struct ThinningArgs {
 
     /// Watch doorbells for PERCENT of the time, such as 10%
     ///
-    /// In windows of 5 ms and more at random times; between them the program runs without a trap, and what it submits is left out.
-    /// The ledger says how long was watched, and how much there was in all, with the interval that holds it with 95 % confidence.
+    /// In windows of 5 ms and more at random times; between them the program runs without a trap, and what it submits is left out. The
+    /// ledger says how long doorbells were watched, and estimates all submissions and bytes, with the interval that contains the true
+    /// number with 95 % confidence.
     #[arg(long, value_name = "PERCENT", value_parser = parse_time_share, help_heading = CAPTURE)]
     pub duty: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! `nvcap time`: what the GPU's time went to.
+//! `nvcap time`: the uses of the GPU's time.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,7 +52,8 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", requires = "file", help_heading = "Target")]
     pub more: Vec<PathBuf>,
 
-    /// Estimate nodes of graphs that nothing here tells the time of by RECORDING: by its launches of the same kernel with the same grid and shared memory, or by its samples
+    /// Estimate the times of graph nodes that have none here, from RECORDING: from its launches of the same kernel with the same grid and
+    /// shared memory, or from its samples
     #[arg(long, value_name = "RECORDING", help_heading = values::SHOWN)]
     pub times_from: Option<PathBuf>,
 
@@ -68,21 +69,21 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Returns the reason why it must not begin: its output would replace a file.
+    /// Returns the reason why the command must not begin: its output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
         let file = self.file.as_deref().or(self.times_from.as_deref());
         self.trace.refusal(file)
     }
 }
 
-/// `--by`.
+/// Values of `--by`.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     /// Rows of each process
     Process,
 }
 
-/// The command as clap knows it: it observes by default, and has no options without a meaning.
+/// Returns the command for clap: it observes by default, and lacks the options without a meaning.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = command.mut_arg("gpu_time_cpu", |arg| {
         arg.help("Use at most PERCENT of one core for reading time stamps, such as 5%; then they are read only part of the time")
@@ -112,14 +113,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Rows that are shown, and what estimates them.
+/// Rows that are shown, and the evidence for their estimates.
 struct Shown {
     by: Option<By>,
     times: Evidence,
     is_live: bool,
 }
 
-/// The times of kernels in a recording.
+/// Returns the times of kernels in a recording.
 fn times_of(file: &Path) -> anyhow::Result<Evidence> {
     let of = RecordingArgs::of(file);
     let recording = opened(&of)?.quiet_until_the_end(None);
@@ -156,7 +157,7 @@ fn report(
     Ok(Pipeline::new(options, vec![Box::new(sink)]))
 }
 
-/// Looks at processes: those whose work has not ended.
+/// Looks at processes. Returns their work that has not ended.
 fn earlier(pids: &[u32]) -> Vec<Work> {
     let options = super::usual_look::options(LAST, false);
     let look = dump::look(pids, &options);
@@ -179,12 +180,12 @@ fn earlier(pids: &[u32]) -> Vec<Work> {
         .collect()
 }
 
-/// Opens a recording with time stamps.
+/// Opens a recording with timestamps.
 fn opened(of: &RecordingArgs) -> anyhow::Result<Recording<'_>> {
     stamped(of, of.open()?)
 }
 
-/// The recording, if it has time stamps.
+/// Returns the recording, if it has timestamps.
 fn stamped<'a>(of: &RecordingArgs, mut recording: Recording<'a>) -> anyhow::Result<Recording<'a>> {
     if !recording.trace().is_some_and(|info| info.gpu_time) {
         bail!(

@@ -1,4 +1,4 @@
-//! `nvcap top`: processes, channels, kernels and copies on a screen, live or of a recording.
+//! `nvcap top`: processes, channels, kernels and copies on a screen, live or from a recording.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -84,7 +84,7 @@ pub(super) struct Args {
     filters: super::process_filter::Filters,
 }
 
-/// The command as clap knows it: beside a file without the options of a live target.
+/// Returns the command for clap: with a file, without the options of a live target.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let live = ["interval", "hang", "observe_cpu", "user"];
     let live = live.into_iter().chain(process_filter::IDS);
@@ -110,7 +110,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     shown(&mut live, State::new(None, last_ns))
 }
 
-/// The sums of a recording, and what is to be added to its times for the time of day, ns (0: unknown).
+/// Returns the sums of a recording, and the number to add to its times for the time of day, ns (0: unknown).
 fn tally_of(file: &Path) -> anyhow::Result<(Tally, u64)> {
     let args = RecordingArgs::of(file);
     let mut recording = args.open()?;

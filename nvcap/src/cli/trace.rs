@@ -16,7 +16,7 @@ use super::way_options::{HowArg, WaysTyped};
 #[derive(clap::Args, Debug, Clone)]
 #[command(next_help_heading = "Target")]
 pub(super) struct Args {
-    /// Options of one way to see that were typed. They come first: a value that is taken tells no more where it is from.
+    /// Options of a single way of capture that were typed. They come first, because a value that was taken no longer shows its origin.
     #[command(flatten)]
     pub ways: WaysTyped,
 
@@ -34,11 +34,11 @@ pub(super) struct Args {
     #[command(flatten)]
     pub filters: super::process_filter::Filters,
 
-    /// The command that traces, as it is typed.
+    /// Command that traces, as it is typed.
     #[arg(skip = "nvcap")]
     pub typed: String,
 
-    /// True if `-o` is for another program: a command that is traced must not write there.
+    /// True if `-o` is for another program, so that a traced command must not write there.
     #[arg(skip)]
     pub exports: bool,
 
@@ -105,8 +105,8 @@ pub(super) struct Args {
 
     /// Trap before each doorbell is rung: at the store that rings it, once that is known
     ///
-    /// What is captured then has not been given to the GPU yet (`how` is precommit), and one debug register serves all GPUs of
-    /// a process. Without this it is done where a process has more doorbells than debug registers are left.
+    /// The captured work has then not been given to the GPU yet (`how` is precommit), and one debug register serves all GPUs of a process.
+    /// Without this option it is done if a process has more doorbells than debug registers are left.
     #[arg(long, help_heading = ADVANCED)]
     pub precommit: bool,
 
@@ -207,10 +207,10 @@ pub(super) struct Args {
 
     /// Show the calls that led to each submission: where in the program it came from
     ///
-    /// The trap copies the top of the thread's stack, and nvcap finds the frames with the unwind tables of the mapped
-    /// files; the program needs no frame pointers and no debugging information, which adds lines where it is there. Each
-    /// doorbell costs more for it: with --stacks=N one in N has its stack taken, drawn by lot. docs/stacks.md has more;
-    /// `nvcap stacks` makes flame graphs of it.
+    /// The trap copies the top of the thread's stack, and nvcap finds the frames with the unwind tables of the mapped files; the program
+    /// needs no frame pointers and no debugging information, which adds lines if it is present. Each doorbell costs more with it: with
+    /// --stacks=N the stack is taken at one doorbell in N, chosen at random. docs/stacks.md has more; `nvcap stacks` makes flame graphs of
+    /// it.
     #[arg(
         long,
         value_name = "N",
@@ -284,7 +284,7 @@ pub(super) struct Args {
     pub channels: Option<PathBuf>,
 }
 
-/// Lists the options of a trace but for those that say what is shown of it and where: all of them are of a live target.
+/// Lists the options of a trace except those that determine what is shown and where. All of them belong to a live target.
 pub(super) fn live_options() -> impl Iterator<Item = Id> {
     fn ids(command: &Command) -> Vec<Id> {
         let options = command.get_arguments().filter(|arg| !arg.is_positional());
@@ -296,7 +296,7 @@ pub(super) fn live_options() -> impl Iterator<Item = Id> {
     all.filter(move |id| !shown.contains(id))
 }
 
-/// `--stop-at-exit`.
+/// Values of `--stop-at-exit`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum StopArg {
     /// COMMAND and the children that it makes

@@ -1,4 +1,4 @@
-//! Messages at the end of a trace: hits of breakpoints that the machine has lost, how the command ended.
+//! Messages at the end of a trace: hits of breakpoints that the machine has lost, and the end of the command.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
@@ -8,7 +8,7 @@ use nvcap_decode::record::{At, Loss, Lost, Record};
 use nvcap_live::trap::live::End;
 use nvcap_show::output::message::tell;
 
-/// The account of the trap, for the ledger.
+/// Returns the account of the trap, for the ledger.
 pub(super) fn account(end: &End) -> Trapped {
     log::info!("{:?}", end.totals);
     let stats = &end.totals.stats;
@@ -24,8 +24,8 @@ pub(super) fn account(end: &End) -> Trapped {
     }
 }
 
-/// A command that a SIGTRAP has ended while its doorbells were watched, and of which the trace did not tell whose it was: some hypervisors
-/// lose a hit, and the program gets the trap instead (see `nvcap doctor`).
+/// Returns a record of the loss if a SIGTRAP ended the command while its doorbells were watched, and the trace does not report the cause of
+/// such signals. Some hypervisors lose a hit, and the program gets the trap instead (see `nvcap doctor`).
 pub(super) fn lost_trap(child: Option<ExitStatus>, end: &End) -> Option<Record> {
     let trapped = child.is_some_and(|c| c.signal() == Some(libc::SIGTRAP));
     let is_told = end.totals.trap_deaths_are_told;
@@ -42,8 +42,7 @@ pub(super) fn lost_trap(child: Option<ExitStatus>, end: &End) -> Option<Record> 
     })
 }
 
-/// The exit status, after the command's own has been told.
-/// `passes_on`: `--exit-with-child`.
+/// Returns the exit status, after the command's own was reported. `passes_on` is `--exit-with-child`.
 pub(super) fn end(passes_on: bool, child: Option<ExitStatus>, status: u8) -> ExitCode {
     let Some(child) = child else {
         return ExitCode::from(status);
@@ -54,12 +53,12 @@ pub(super) fn end(passes_on: bool, child: Option<ExitStatus>, status: u8) -> Exi
     let passes_on = passes_on
         && match status {
             STATUS_COMPLETE | STATUS_NO_GPU => true,
-            // A command that went well has not noticed.
+            // A command that succeeded has not noticed the fault.
             STATUS_FAULTED => !child.success(),
             _ => false,
         };
     if passes_on {
-        // As a shell tells it: 128 and the signal's number.
+        // In the form of a shell: 128 plus the signal's number.
         let code = child
             .code()
             .or(child.signal().map(|s| 128 + s))

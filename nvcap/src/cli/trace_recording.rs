@@ -1,4 +1,4 @@
-//! The recording of a live trace: where it goes, and what it says of the trace.
+//! Recording of a live trace: its place, and its description of the trace.
 
 use std::io;
 use std::path::Path;
@@ -25,7 +25,7 @@ impl Args {
         recorder::open(path, &self.recording, self.output.force, &others).map(Some)
     }
 
-    /// Returns the reason why a command that would write its output (`-o`) must not begin; `file` is a recording that it reads.
+    /// Returns the reason why a command that would write its output (`-o`) must not begin. `file` is a recording that it reads.
     pub(super) fn refusal(&self, file: Option<&Path>) -> Option<String> {
         let standard = self.output.output.is_none() && self.command.is_empty();
         match standard && self.record.is_some() && !self.records_to_standard_output() {
@@ -34,7 +34,7 @@ impl Args {
         }
     }
 
-    /// Returns what [`Args::refusal`] does, for an output that is for a program: without `-o` it goes to standard output.
+    /// Returns the reason as [`Args::refusal`] does, for an output that is for a program: without `-o` it goes to standard output.
     pub(super) fn refusal_of_program(&self, file: Option<&Path>) -> Option<String> {
         match self.output.output {
             None => self.files(file).shows().refusal(),
@@ -42,13 +42,13 @@ impl Args {
         }
     }
 
-    /// The files that the command line names; `file` is a recording that is read.
+    /// Returns the files that the command line names. `file` is a recording that is read.
     fn files<'a>(&'a self, file: Option<&'a Path>) -> Files<'a> {
         self.files_beside(file)
             .writes("-o", self.output.output.as_deref())
     }
 
-    /// The files that the command line names, but for `-o`.
+    /// Returns the files that the command line names, except that of `-o`.
     pub(super) fn files_beside<'a>(&'a self, file: Option<&'a Path>) -> Files<'a> {
         let inputs = [
             file,
@@ -57,7 +57,7 @@ impl Args {
         ];
         let record = self.record.as_deref();
         let files = Files::new(self.output.force).reads(inputs.into_iter().flatten());
-        // Names of numbered files are taken one by one, where nothing is.
+        // Numbered files take the first unused names, one by one.
         match self.recording.rotate {
             Some(_) => files,
             None => files.records("--record", record),
@@ -69,12 +69,12 @@ impl Args {
         self.record.as_deref().is_some_and(is_standard_output)
     }
 
-    /// Tells whether standard output is not for what is shown: it is the command's, or the recording's.
+    /// Tells whether standard output is not available for nvcap's text, because it is the command's or the recording's.
     pub(super) fn leaves_standard_output(&self) -> bool {
         !self.command.is_empty() || self.records_to_standard_output()
     }
 
-    /// Keeps standard output for a recording or an export: what the command writes there goes to standard error, among the messages.
+    /// Keeps standard output for a recording or an export. The command's standard output then goes to standard error, among the messages.
     ///
     /// # Errors
     /// When there are no more descriptors.

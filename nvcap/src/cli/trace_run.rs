@@ -1,4 +1,4 @@
-//! Runs a live trace: from its command line to the ledger and the exit status.
+//! Run of a live trace, from its command line to the ledger and the exit status.
 
 use std::cell::RefCell;
 use std::io::IsTerminal as _;
@@ -28,7 +28,7 @@ use nvcap_show::{output::message::tell, pipeline::Pipeline};
 
 /// Runs the trace.
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    // clap cannot check this: other commands read the GPU's times without --gpu-time.
+    // clap cannot check this, because other commands read the GPU's times without --gpu-time.
     if args.gpu_time_cpu.is_some() && !args.gpu_time {
         tell(
             "--gpu-time-cpu has a meaning with --gpu-time alone: nvcap --gpu-time --gpu-time-cpu 5% ...",
@@ -49,7 +49,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     run_into(args, make, |pipeline| output.conclude(pipeline))
 }
 
-/// Runs the trace into the pipeline that `make` makes once the command line was found to make sense; `conclude` ends it.
+/// Runs the trace into the pipeline that `make` makes, once the command line has been found valid; `conclude` ends it.
 pub(super) fn run_into<'a>(
     args: Args,
     make: impl FnOnce(&Args) -> anyhow::Result<Pipeline<'a>>,
@@ -84,7 +84,7 @@ pub(super) fn run_into<'a>(
     }
     let target = target(&args, is_quiet)?;
     let searches = searches(&args);
-    // Before rights are given up.
+    // This comes before rights are given up.
     let beside = { super::sample::beside(&args)?.into_iter() }
         .chain(super::share::beside(&args)?)
         .collect();
@@ -164,7 +164,7 @@ pub(super) fn run_into<'a>(
     ))
 }
 
-/// Tells whether options ask for what the trap alone gives: then another way would not do.
+/// Tells whether options ask for something that only the trap gives, so that another way would not do.
 fn insists(args: &Args) -> bool {
     args.ways.options.iter().any(|option| option.is_of_trap())
         || args.stacks.is_some()
@@ -173,7 +173,7 @@ fn insists(args: &Args) -> bool {
         || !matches!(args.thinning.mode(), Mode::Each)
 }
 
-/// Options of the two ways to see, as the command line gives them.
+/// Returns the options of the two ways of capture, as the command line gives them.
 fn options(args: &Args, given: ChannelsFile, stacks: Option<StackQueue>) -> LiveOptions {
     LiveOptions {
         how: match args.how {
@@ -211,8 +211,8 @@ fn options(args: &Args, given: ChannelsFile, stacks: Option<StackQueue>) -> Live
     }
 }
 
-/// The file that hands stores which ring doorbells from trace to trace. Only root has one by itself: with file capabilities nvcap has
-/// rights that its user does not have, and the user's environment says where his files are.
+/// Returns the file that hands the known doorbell stores from one trace to the next. Only root has one by default: with file capabilities,
+/// nvcap has rights that its user does not have, and the user's environment names the file's place.
 fn store_cache() -> Option<PathBuf> {
     if !nvcap_process::procfs::is_root() {
         return None;
@@ -223,12 +223,12 @@ fn store_cache() -> Option<PathBuf> {
     }
 }
 
-/// True if notes on standard error are left out, as strace leaves them out: output stays what was asked for.
+/// Tells whether notes on standard error are left out, as strace leaves them out, so that output stays what was asked for.
 fn is_quiet(args: &Args) -> bool {
     args.output.quiet && !args.recording.alone
 }
 
-/// Processes that are traced; a command is made ready to be launched.
+/// Returns the processes that are traced; a command is prepared for its start.
 fn target(args: &Args, is_quiet: bool) -> anyhow::Result<Target> {
     Ok(if args.all {
         let mut everyone = args.filters.everyone(args.user.clone());
@@ -242,8 +242,8 @@ fn target(args: &Args, is_quiet: bool) -> anyhow::Result<Target> {
     })
 }
 
-/// True if graphs that were made before are looked for in a process's memory. That takes seconds of processor time, which a
-/// budget has not to give; where the user may expect it nevertheless, a note says so.
+/// Tells whether graphs that were made before are looked for in a process's memory. That takes seconds of processor time, which a budget
+/// does not allow. If the user may expect it nevertheless, a note says so.
 fn searches(args: &Args) -> bool {
     if args.observe_cpu.is_some() && !args.pid.is_empty() && !args.output.quiet {
         tell(
@@ -254,9 +254,11 @@ fn searches(args: &Args) -> bool {
     !args.no_images && args.observe_cpu.is_none() && !args.all
 }
 
-/// Header of the trace, for the time at which the target is attached or the command begins: who, how, what it costs, how to end it.
+/// Makes the header of the trace, shown when the target is attached or the command begins: the target, the way of capture, its cost, and
+/// how to end it.
 ///
-/// That of a command is for a terminal alone: it shares standard error with the command, whose output stays what it is in files and pipes.
+/// The header of a command is shown on a terminal only: it shares standard error with the command, whose output must stay unchanged in
+/// files and pipes.
 fn attached(
     args: &Args,
     target: &Target,
@@ -270,7 +272,7 @@ fn attached(
             .iter()
             .map(|pid| {
                 let uses = host::uses::of_process(*pid);
-                // One that may not be looked into may have one.
+                // A process that may not be looked into may have a GPU.
                 let waits = uses.as_ref().is_ok_and(|uses| uses.gpus.is_empty());
                 (*pid, who(*pid, &uses.unwrap_or_default()), waits)
             })
@@ -311,7 +313,7 @@ fn attached(
     }
 }
 
-/// Command that is to be started, and its user, for a message.
+/// Returns the command that is to be started, and its user, for a message.
 fn starts(launch: &Launch) -> String {
     let program = launch.argv.first().map(PathBuf::from).unwrap_or_default();
     let name = program.file_name().unwrap_or_default().to_string_lossy();
@@ -326,7 +328,7 @@ fn starts(launch: &Launch) -> String {
     }
 }
 
-/// A process's name, user and GPUs for a message, as far as they can be told.
+/// Returns a process's name, user and GPUs for a message, as far as they are known.
 fn who(pid: u32, uses: &host::uses::Uses) -> String {
     let Ok(who) = Host::new(Path::new("/")).identity(pid, uses) else {
         return String::new();
@@ -345,7 +347,7 @@ fn who(pid: u32, uses: &host::uses::Uses) -> String {
     text + ", "
 }
 
-/// Name of the way for a recording.
+/// Returns the name of the way of capture for a recording.
 fn way_recorded(chosen: How) -> &'static str {
     match chosen {
         How::Observe => "observe",
@@ -353,12 +355,12 @@ fn way_recorded(chosen: How) -> &'static str {
     }
 }
 
-/// Additions to a source's records: graphs that were made before, names, the GPU's times.
+/// Additions to a source's records: graphs that were made before, names, and the GPU's times.
 #[derive(Clone, Copy)]
 struct Additions {
     searches: bool,
     names: bool,
-    /// Processes are held at their ends until their names are read.
+    /// True if processes are held at their ends until their names are read.
     holds: bool,
     is_soon: bool,
     takes_times: bool,
@@ -371,11 +373,11 @@ impl Additions {
         Additions {
             searches,
             names: !args.no_names,
-            // An observer holds the processes that it stops at their ends by itself.
+            // An observer itself holds the processes that it stops at their ends.
             holds: chosen != How::Observe && args.stop_at_exit != StopArg::Never,
             is_soon: args.is_soon,
             takes_times: args.gpu_time,
-            // A limit on all of nvcap holds for the reading of stamps, too: half of it, for the rest is needed as well.
+            // A limit for all of nvcap also covers the reading of stamps. They get half of it, because the rest is needed, too.
             share: args.gpu_time_cpu.or(args.observe_cpu.map(|all| all / 2.0)),
         }
     }
@@ -395,11 +397,11 @@ impl Additions {
     }
 }
 
-/// Shows what was captured before an error. A second error, from writing it, would hide the first.
+/// Shows the data that was captured before an error. A second error, while writing it, would hide the first.
 fn show_what_there_is(pipeline: &mut Pipeline<'_>, error: &nvcap_process::error::Error) {
     let _ = pipeline.settle().and_then(|()| pipeline.flush());
     if pipeline.ledger().totals().submissions > 0 {
-        // The verdict is of a trace that is not whole.
+        // The verdict is about a trace that is incomplete.
         let _ = pipeline.record(run::ended_early(error));
         let ledger = pipeline.ledger();
         tell(format_args!(
@@ -409,7 +411,7 @@ fn show_what_there_is(pipeline: &mut Pipeline<'_>, error: &nvcap_process::error:
     }
 }
 
-/// Tells the ledger which stacks are not whole, and why.
+/// Records in the ledger the stacks that are incomplete, and why.
 fn account_of_stacks(
     stacks: Option<&Resolver>,
     pipeline: &mut Pipeline<'_>,
@@ -432,7 +434,7 @@ fn account_of_stacks(
     Ok(())
 }
 
-/// Tells the ledger what the source itself counted.
+/// Records in the ledger what the source itself counted.
 fn account_of_source(
     args: &Args,
     outcome: &run::Outcome<how::End>,
@@ -453,7 +455,7 @@ fn account_of_source(
     Ok(())
 }
 
-/// Finds the frames of the stacks that have come, while the process is there to ask.
+/// Finds the frames of the stacks that have come, while the process still exists.
 fn take_stacks(stacks: &mut Option<Resolver>, pipeline: &mut Pipeline<'_>) -> std::io::Result<()> {
     while let Some(stack) = stacks.as_mut().and_then(|s| s.next()) {
         pipeline.record(stack)?;
@@ -461,7 +463,7 @@ fn take_stacks(stacks: &mut Option<Resolver>, pipeline: &mut Pipeline<'_>) -> st
     Ok(())
 }
 
-/// Says why `--how auto` does not trap.
+/// Reports why `--how auto` does not trap.
 fn observing(why: &str) {
     tell(format_args!(
         "observing without a trap, because: {why} (docs/observe.md says what that gives; --how trap insists)"

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Error of a command line that is not understood, contradicts itself, or would have a file lost.
+/// Error of a command line that is not understood, contradicts itself, or would destroy a file.
 #[derive(Debug)]
 pub(super) struct Usage(pub String);
 

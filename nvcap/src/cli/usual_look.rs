@@ -1,11 +1,11 @@
-//! Options of a look at processes that several commands take.
+//! Options for a look at processes that several commands share.
 
 use nvcap_monitor::dump::DumpOptions;
 use nvcap_process::memory::scan::Effort;
 use nvcap_show::output::gpu_time::earlier::MOST;
 use nvcap_show::output::message::tell;
 
-/// Returns the processes that are looked at, those of `first` before others, and says how many are not.
+/// Returns the processes that are looked at, those of `first` before others, and reports how many are not.
 pub(super) fn few(mut pids: Vec<u32>, first: &[u32]) -> Vec<u32> {
     pids.sort_unstable_by_key(|pid| (!first.contains(pid), *pid));
     pids.dedup();
@@ -21,7 +21,7 @@ pub(super) fn few(mut pids: Vec<u32>, first: &[u32]) -> Vec<u32> {
     pids
 }
 
-/// Returns the options of a look with names: `last` entries of each channel, and stacks where they are wanted.
+/// Returns the options of a look with names: `last` entries of each channel, and stacks if they are wanted.
 pub(super) fn options(last: u32, stacks: bool) -> DumpOptions {
     DumpOptions {
         last,

@@ -3,21 +3,21 @@
 use clap::ValueEnum;
 use nvcap_show::output::units;
 
-/// The heading of the options that say how submissions are captured.
+/// Heading of the options that determine how submissions are captured.
 pub(super) const CAPTURE: &str = "Capture";
 
-/// The heading of the options that few need: they come last.
+/// Heading of the options that few users need. They come last.
 pub(super) const ADVANCED: &str = "Advanced";
 
-/// The heading of the options that say what is shown.
+/// Heading of the options that determine what is shown.
 pub(super) const SHOWN: &str = "What to show";
 
-/// The heading of the options that say in which form, and where it goes.
+/// Heading of the options that determine the form and the place of the output.
 pub(super) const OUTPUT: &str = "Output";
 /// Heading of the filters of `-a`.
 pub(super) const WHOM: &str = "Which processes (-a)";
 
-/// Option that has an output replace what is in a file.
+/// Option by which an output replaces the contents of a file.
 #[derive(clap::Args, Debug, Clone, Copy, Default)]
 #[group(skip)]
 pub(super) struct Force {
@@ -26,14 +26,14 @@ pub(super) struct Force {
     pub force: bool,
 }
 
-/// A command without the options of others that have no meaning for it: they are hidden, not refused.
+/// Returns a command without those options of others that have no meaning for it. They are hidden, not refused.
 pub(super) fn without(command: clap::Command, useless: &[&'static str]) -> clap::Command {
     { useless.iter() }.fold(command, |command, id| {
         command.mut_arg(*id, |arg| arg.hide(true))
     })
 }
 
-/// A command with other help texts for options that it shares: `words` are pairs of an option's id and its text.
+/// Returns a command with other help texts for options that it shares. `words` are pairs of an option's id and its text.
 pub(super) fn saying(
     command: clap::Command,
     words: &[(&'static str, &'static str)],
@@ -43,7 +43,7 @@ pub(super) fn saying(
     })
 }
 
-/// `--discover`.
+/// Values of `--discover`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Discover {
     /// The first of the others that this machine allows
@@ -58,7 +58,7 @@ pub(super) enum Discover {
 }
 
 impl Discover {
-    /// The way; none for all in turn.
+    /// Returns the way; `None` means all in turn.
     pub(super) fn way(self) -> Option<nvcap_live::trap::discover::Way> {
         use nvcap_live::trap::discover::Way;
 
@@ -71,7 +71,7 @@ impl Discover {
     }
 }
 
-/// `-p` of one process.
+/// Parses `-p` of one process.
 pub(super) fn parse_pid(text: &str) -> Result<u32, String> {
     let pid = text.parse::<u32>().ok().filter(|pid| *pid != 0);
     pid.ok_or_else(|| format!("'{text}' is no process id: give its number (pgrep, nvidia-smi)"))
@@ -85,7 +85,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| format!("'{text}' is no time: give seconds above 0, such as 10 or 0.5"))
 }
 
-/// A time with its unit: 200ms, 60s, 5m, 1.5h; seconds where there is none.
+/// Parses a time with its unit (200ms, 60s, 5m, 1.5h), in seconds if there is none.
 pub(super) fn parse_time(text: &str) -> Result<std::time::Duration, String> {
     let (number, unit) = match text.chars().last() {
         Some('s') if text.ends_with("ms") => (text.strip_suffix("ms"), 0.001),
@@ -113,7 +113,7 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
         })
 }
 
-/// A share of a core, or of several.
+/// Parses a share of a core, or of several.
 pub(super) fn parse_share(text: &str) -> Result<f64, String> {
     let digits = text.strip_suffix('%').unwrap_or(text);
     digits
@@ -126,7 +126,7 @@ pub(super) fn parse_share(text: &str) -> Result<f64, String> {
         })
 }
 
-/// A share of one core, for what one thread does: it takes no more.
+/// Parses a share of one core, for the work of one thread, which cannot take more.
 pub(super) fn parse_core(text: &str) -> Result<f64, String> {
     let share = parse_share(text).ok().filter(|share| *share <= 1.0);
     share.ok_or_else(|| {
@@ -134,7 +134,7 @@ pub(super) fn parse_core(text: &str) -> Result<f64, String> {
     })
 }
 
-/// A share of the time.
+/// Parses a share of the time.
 pub(super) fn parse_time_share(text: &str) -> Result<f64, String> {
     let digits = text.strip_suffix('%').unwrap_or(text);
     let percent = digits.parse::<f64>().ok();
@@ -146,7 +146,7 @@ pub(super) fn parse_time_share(text: &str) -> Result<f64, String> {
         })
 }
 
-/// A share of one core, for one thread takes no more.
+/// Parses a share of one core, since one thread cannot take more.
 pub(super) fn parse_part(text: &str) -> Result<f64, String> {
     let share = parse_share(text)?;
     if share > 1.0 {

@@ -1,18 +1,18 @@
-//! Texts of `-V` and `--version`: which nvcap this is and what it can do.
+//! Texts of `-V` and `--version`: the identity of this nvcap, and its abilities.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
-/// The commit that nvcap was built from; `unknown` if that was no git checkout.
+/// Commit from which nvcap was built; `unknown` if that was no git checkout.
 const COMMIT: &str = env!("NVCAP_COMMIT");
 
-/// `0.1.0 (commit)`.
+/// Returns the short text: `0.1.0 (commit)`.
 pub(super) fn short() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| format!("{} (commit {COMMIT})", env!("CARGO_PKG_VERSION")))
 }
 
-/// The text of `--version`: the short form, and what was built in.
+/// Returns the text of `--version`: the short form, and the parts that were built in.
 pub(super) fn long() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -30,7 +30,7 @@ pub(super) fn long() -> &'static str {
     })
 }
 
-/// The forms of the doorbell program that were built in, by the kernels that take them.
+/// Returns the forms of the doorbell program that were built in, by the kernels that accept them.
 fn bpf() -> String {
     use nvcap_live::trap::load::doorbell_programs;
 

@@ -1,4 +1,4 @@
-//! `nvcap watch`: waits for a hang or an error of the driver, dumps, runs a command.
+//! `nvcap watch`: a wait for a hang or an error of the driver, then a dump and a command.
 
 mod collective;
 
@@ -53,7 +53,7 @@ Nothing that the process itself can choose (its name, its memory) gets into the 
 Exit status: 0 all processes that were named have ended; with --once 13 a hang, 14 an error of the
 driver's; 1 error; 2 usage.";
 
-/// Whom to watch, and what to do then.
+/// Processes to watch, and the actions on a hang or an error.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -76,7 +76,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     hang: Option<Duration>,
 
-    /// Wait for errors of the driver (faults, Xid) alone; for hangs too where --hang is given
+    /// Wait only for errors of the driver (faults, Xid); with --hang, for hangs, too
     #[arg(long)]
     fault: bool,
 
@@ -105,18 +105,18 @@ pub(super) struct Args {
     no_stacks: bool,
 }
 
-/// Time without movement that makes a hang, where none is given.
+/// Time without movement that counts as a hang, if none is given.
 const HANG: Duration = Duration::from_secs(60);
-/// Time between two readings where errors are waited for: a process may end a short time after one.
+/// Time between two readings if errors are waited for, because a process may end a short time after one.
 const FAULT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Args {
-    /// Time without movement that makes a hang; none where errors alone are waited for.
+    /// Returns the time without movement that counts as a hang; `None` if only errors are waited for.
     fn limit(&self) -> Option<Duration> {
         self.hang.or((!self.fault).then_some(HANG))
     }
 
-    /// Time between two readings: a second, less for short times and for errors.
+    /// Returns the time between two readings: a second, or less for short times and for errors.
     fn pause(&self) -> Duration {
         let longest = match self.fault {
             true => FAULT_PAUSE,
@@ -127,7 +127,7 @@ impl Args {
     }
 }
 
-/// Watches.
+/// Watches the processes.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let users = args.user.iter().cloned();
     let Some(whom) = args.filters.whom("watch", &args.pid, args.all, users)? else {
@@ -141,7 +141,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let options = super::usual_look::options(args.last, !args.no_stacks);
     let xids = Xids::open().map_err(|why| tell(format_args!("note: {why}")));
-    // For the ends that are held: before threads begin.
+    // For the processes whose ends are held, this must come before threads are started.
     exit_stop::block_sigchld();
     let mut watch = Watch::new(whom, args.limit(), options, xids.ok());
     let mut out = Some(Output::stdout());
@@ -201,7 +201,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Says how many processes are not watched because they may not be looked into.
+/// Returns the number, in words, of processes that are not watched because they may not be looked into.
 fn not_watched(hidden: usize) -> Option<String> {
     let use_one = if hidden == 1 { "it uses" } else { "they use" };
     let are = if hidden == 1 { "is" } else { "are" };
@@ -214,7 +214,7 @@ fn not_watched(hidden: usize) -> Option<String> {
     })
 }
 
-/// Says how the command ended, where it failed.
+/// Reports how the command ended, if it failed.
 fn ended(status: io::Result<std::process::ExitStatus>) {
     match status {
         Ok(status) if status.success() => {}
@@ -223,7 +223,7 @@ fn ended(status: io::Result<std::process::ExitStatus>) {
     }
 }
 
-/// Writes the dumps, starts the command, and says where they are: the command is run also where nobody reads that.
+/// Writes the dumps, starts the command, and reports where they are. The command is run even if nobody reads the report.
 fn report(
     out: &mut Option<Output>,
     args: &Args,
@@ -242,7 +242,7 @@ fn report(
     };
     let mut said = Said::of(&finding);
     said.collective = collective;
-    // It may end now.
+    // The process may end now.
     drop(finding.hold);
     let (paths, error) = match written {
         Ok(paths) => (Some(paths), None),
@@ -308,7 +308,7 @@ fn report(
     status
 }
 
-/// Writes both forms of the dump; gives their paths.
+/// Writes both forms of the dump. Returns their paths.
 fn dumped(
     args: &Args,
     finding: &Finding,
@@ -340,13 +340,13 @@ fn dumped(
     })
 }
 
-/// `20261122T131500Z`.
+/// Returns a time in the form `20261122T131500Z`.
 fn stamp(now: SystemTime) -> String {
     let seconds = now
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
     let (days, second) = ((seconds / 86_400) as i64, seconds % 86_400);
-    // The day's date in the proleptic Gregorian calendar, by eras of 400 years that begin on a 1st of March.
+    // Date of the day in the proleptic Gregorian calendar, by eras of 400 years that begin on a 1st of March.
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let of_era = shifted.rem_euclid(146_097);
@@ -364,10 +364,10 @@ fn stamp(now: SystemTime) -> String {
     )
 }
 
-/// Writes both forms into new files that nvcap's user alone can read; gives their paths.
+/// Writes both forms into new files that only nvcap's user can read. Returns their paths.
 fn write(dir: &Path, pid: u32, text: &[u8], json: &[u8]) -> io::Result<(PathBuf, PathBuf)> {
     let stamp = stamp(SystemTime::now());
-    // A file or link that is there already is somebody else's.
+    // A file or link that exists already is somebody else's.
     let new = nvcap_show::output::file::new;
     for number in 0..100 {
         let more = match number {
@@ -386,7 +386,7 @@ fn write(dir: &Path, pid: u32, text: &[u8], json: &[u8]) -> io::Result<(PathBuf,
         });
         match written {
             Ok(()) => return Ok((path, other)),
-            // Neither stands there alone.
+            // Neither form stays there alone.
             Err(e) => {
                 std::fs::remove_file(&path)?;
                 match e.kind() {
@@ -439,7 +439,7 @@ mod tests {
     fn no_text_stands_alone() {
         let dir = std::env::temp_dir().join(format!("nvcap-watch-alone-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        // Somebody has the second name, of this second and of those that a slow machine may need.
+        // The second name is taken, for this second and for those that a slow machine may need.
         let theirs: Vec<PathBuf> = (0..100)
             .map(|s| stamp(SystemTime::now() + Duration::from_secs(s)))
             .map(|stamp| dir.join(format!("nvcap-7-{stamp}.json")))

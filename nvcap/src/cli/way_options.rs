@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap::parser::ValueSource;
 
-/// `--how`.
+/// Values of `--how`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum HowArg {
     /// trap where this machine allows it, else observe; a line says why
@@ -18,20 +18,20 @@ pub(super) enum HowArg {
 /// An option that has an effect only with one value of `--how`.
 #[derive(Debug)]
 pub(super) struct WayOption {
-    /// Name by which clap knows it.
+    /// Name of the option in clap.
     pub id: &'static str,
     name: &'static str,
     of: HowArg,
 }
 
 impl WayOption {
-    /// Tells whether the trap alone has a use for it.
+    /// Tells whether only the trap can use the option.
     pub(super) fn is_of_trap(&self) -> bool {
         self.of == HowArg::Trap
     }
 }
 
-/// All options of the ways.
+/// All options that belong to one way of capture.
 pub(super) const WAY_OPTIONS: [WayOption; 10] = {
     const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {
         WayOption { id, name, of }
@@ -50,11 +50,11 @@ pub(super) const WAY_OPTIONS: [WayOption; 10] = {
     ]
 };
 
-/// Options of [`WAY_OPTIONS`] that were typed for a command, whichever it is.
+/// Options of [`WAY_OPTIONS`] that were typed, for any command.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaysTyped {
     pub options: Vec<&'static WayOption>,
-    /// `--how` was typed.
+    /// True if `--how` was typed.
     pub is_how: bool,
 }
 
@@ -76,7 +76,7 @@ impl clap::FromArgMatches for WaysTyped {
     }
 }
 
-// No options of its own: others have them.
+// It has no options of its own; others have them.
 impl clap::Args for WaysTyped {
     fn augment_args(command: clap::Command) -> clap::Command {
         command
@@ -87,7 +87,8 @@ impl clap::Args for WaysTyped {
     }
 }
 
-/// The message that options were given which have no effect with this `--how`. With `--how auto` there is none until the way is chosen.
+/// Returns the message that options were given which have no effect with this `--how`. With `--how auto` there is none until the way is
+/// chosen.
 pub(super) fn useless(how: HowArg, given: &[&WayOption]) -> Option<String> {
     let other = match how {
         HowArg::Auto => return None,
@@ -128,7 +129,7 @@ mod tests {
         );
     }
 
-    /// The trap is insisted on in whichever command an option of it is typed.
+    /// Test that typing an option of the trap insists on the trap, in every command.
     #[test]
     fn typed_options_are_known_to_each_command() {
         let of = |line: &str| {

@@ -1,4 +1,4 @@
-//! `nvcap wireshark`: puts what Wireshark needs of nvcap into the user's own folders, and takes it out again.
+//! `nvcap wireshark`: installation, in the user's own folders, of the files that Wireshark needs for nvcap, and their removal.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -25,7 +25,7 @@ Examples:
 docs/wireshark.md has the fields for filters. Exit status: 0 done, 1 error, 2 a
 file in the place of the dissector or the program is not nvcap's, and stays.";
 
-/// A text near the beginning of each file that nvcap writes. Files without it are left alone.
+/// Text near the beginning of each file that nvcap writes. Files without it are left alone.
 const MARK: &str = "written by `nvcap wireshark install`";
 
 /// Arguments of `nvcap wireshark`.
@@ -60,7 +60,7 @@ struct Folders {
     plugins: PathBuf,
     extcap: PathBuf,
     profile: PathBuf,
-    /// The only folder in which this Wireshark looks for programs that capture, where it is not `extcap`.
+    /// The only folder in which this Wireshark looks for programs that capture, if it is not `extcap`.
     only_extcap: Option<PathBuf>,
 }
 
@@ -74,7 +74,7 @@ impl Folders {
         }
     }
 
-    /// Returns the folders of this user, as tshark tells them; without tshark those that Wireshark has by default.
+    /// Returns the folders of this user, as reported by tshark; without tshark, Wireshark's default folders.
     fn of_user() -> anyhow::Result<Self> {
         let told = Command::new("tshark").args(["-G", "folders"]).output();
         let told = told.map_or_else(|_| Vec::new(), |out| out.stdout);
@@ -151,7 +151,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Tells whether a file is nvcap's own; `None` if there is none.
 fn is_own(path: &Path) -> anyhow::Result<Option<bool>> {
     match fs::metadata(path) {
-        // What is no file cannot be read to its end.
+        // Something that is no file cannot be read to its end.
         Ok(about) if !about.is_file() => Ok(Some(false)),
         Ok(_) => {
             let file = fs::File::open(path);
@@ -163,7 +163,7 @@ fn is_own(path: &Path) -> anyhow::Result<Option<bool>> {
     }
 }
 
-/// Tells whether a file has the mark in its first line, or behind that in which it names its interpreter.
+/// Tells whether a file has the mark in its first line, or in the line after that of its interpreter.
 fn has_mark(file: fs::File) -> bool {
     let mut head = Vec::new();
     let read = file.take(400).read_to_end(&mut head);
@@ -188,7 +188,7 @@ fn put(path: &Path, text: &str, mode: u32) -> anyhow::Result<bool> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(cannot)?;
     }
-    // A new file beside it takes its place: a program that runs from it is not disturbed.
+    // A new file is written beside it and takes its place, so that a program that runs from it is not disturbed.
     match file::replace(path, text.as_bytes(), mode, &has_mark) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => stays(),
         written => written.with_context(cannot).map(|()| true),
@@ -216,7 +216,7 @@ fn install(folders: &Folders, out: &mut Output, is_of_user: bool) -> anyhow::Res
     {
         match put(&path, content, mode)? {
             true => text += &format!("wrote {}\n", path.display()),
-            // Wireshark itself writes the files of the profile anew when they are changed.
+            // Wireshark itself rewrites the files of the profile when they are changed.
             false => is_refused |= path.parent() != Some(&folders.profile),
         }
     }

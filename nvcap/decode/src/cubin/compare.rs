@@ -3,7 +3,8 @@
 //! The loader changes code where it has relocations: addresses of variables and of other functions. Instructions with
 //! relocations are therefore left out of the comparison.
 
-/// Length of an instruction since sm_70. Before, two instructions, or one and the control word of its group.
+/// Length of an instruction since sm_70. On older architectures these bytes hold two instructions, or one and the control word of its
+/// group.
 const INSTRUCTION: usize = 16;
 
 /// Degree to which two pieces of code agree, in instructions.
@@ -18,13 +19,13 @@ pub struct Likeness {
 }
 
 impl Likeness {
-    /// Tells whether something was compared, and all that was compared is the same.
+    /// Tells whether something was compared and no compared instruction differs.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         self.equal > 0 && self.different == 0
     }
 
-    /// The part of the compared instructions that are the same; 0 if none was compared.
+    /// Returns the fraction of the compared instructions that are the same; 0 if none was compared.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         match self.equal + self.different {
@@ -34,7 +35,8 @@ impl Likeness {
     }
 }
 
-/// Compares `other` with a function's code, as far as both go. `relocations` are offsets within the code, in order.
+/// Compares `other` with a function's code, up to the end of the shorter one. `relocations` are offsets within the code, in ascending
+/// order.
 #[must_use]
 pub fn compare(code: &[u8], relocations: &[u64], other: &[u8]) -> Likeness {
     let mut likeness = Likeness::default();
@@ -59,8 +61,8 @@ pub fn compare(code: &[u8], relocations: &[u64], other: &[u8]) -> Likeness {
     likeness
 }
 
-/// Tells whether `other` is the function's code, except for the loader's changes. Zeros may follow: libcuda uploads 128 bytes
-/// of them behind each function.
+/// Tells whether `other` is the function's code, except for the loader's changes. Zeros may follow it: libcuda uploads 128 bytes of them
+/// behind each function.
 #[must_use]
 pub fn masked_equal(code: &[u8], relocations: &[u64], other: &[u8]) -> bool {
     let Some((own, behind)) = other.split_at_checked(code.len()) else {
@@ -69,7 +71,7 @@ pub fn masked_equal(code: &[u8], relocations: &[u64], other: &[u8]) -> bool {
     behind.iter().all(|b| *b == 0) && compare(code, relocations, own).is_equal()
 }
 
-/// Code that was seen at its upload without the zeros behind it: whole instructions, as many as it has.
+/// Returns code that was seen at its upload without the zeros behind it. Only whole instructions are cut off.
 #[must_use]
 pub fn without_zeros(code: &[u8]) -> &[u8] {
     let last = code.iter().rposition(|b| *b != 0);

@@ -1,14 +1,14 @@
-//! Control bits of an instruction: what the assembler tells the scheduler.
+//! Control bits of an instruction: the assembler's directions to the scheduler.
 //!
-//! Since sm_70 an instruction has 128 bits, and these lie from bit 105 on. Sources: Jia, Maggioni, Staiger, Scarpazza,
-//! "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018), section 2.1; the wiki of maxas
-//! ("Control Codes"); CuAssembler, whose way of writing them this is.
+//! Since sm_70 an instruction has 128 bits, and the control bits begin at bit 105. Sources: Jia, Maggioni, Staiger, Scarpazza, "Dissecting
+//! the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018), section 2.1; the wiki of maxas ("Control Codes"); CuAssembler, whose
+//! notation is used here.
 
 use std::fmt;
 
 use crate::wire::words::u64_at;
 
-/// The number of a barrier that stands for none.
+/// Barrier number that means "no barrier".
 const NONE: u8 = 7;
 
 /// The control bits of one instruction.
@@ -22,14 +22,14 @@ pub struct Control {
     pub write_barrier: Option<u8>,
     /// Barrier that is set until the operands have been read.
     pub read_barrier: Option<u8>,
-    /// Barriers that are waited for first: one bit each, of 6.
+    /// Barriers for which the instruction waits before it is issued: one bit for each of 6.
     pub wait: u8,
-    /// Operands whose registers are kept for the next instruction: one bit each, of 4.
+    /// Operands whose registers are kept for the next instruction: one bit for each of 4.
     pub reuse: u8,
 }
 
 impl Control {
-    /// Returns the control bits of the 16 bytes of an instruction of `sm`; none before sm_70, where they lie elsewhere.
+    /// Returns the control bits of the 16 bytes of an instruction of `sm`; `None` before sm_70, where the bits lie elsewhere.
     #[must_use]
     pub fn of(sm: u32, instruction: &[u8]) -> Option<Self> {
         if sm < 70 {
@@ -39,7 +39,7 @@ impl Control {
         let barrier = |at: u32| Some((bits >> at & 7) as u8).filter(|n| *n != NONE);
         Some(Self {
             stall: (bits & 0xf) as u8,
-            // The bit says that the same warp goes on.
+            // A set bit means that the same warp goes on.
             yields: bits >> 4 & 1 == 0,
             write_barrier: barrier(5),
             read_barrier: barrier(8),
@@ -48,13 +48,14 @@ impl Control {
         })
     }
 
-    /// The barriers that are waited for.
+    /// Returns the numbers of the barriers for which the instruction waits.
     pub fn waits(self) -> impl Iterator<Item = u8> {
         (0..6).filter(move |n| self.wait >> n & 1 != 0)
     }
 }
 
-/// `[B0-----:R-:W1:Y:S04]`: the barriers waited for, the read and the write barrier, whether it yields, the stall count.
+/// Writes the bits in the form `[B0-----:R-:W1:Y:S04]`: the barriers waited for, the read barrier, the write barrier, the yield, the stall
+/// count.
 impl fmt::Display for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[B")?;

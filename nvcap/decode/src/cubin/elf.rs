@@ -1,4 +1,4 @@
-//! The headers and sections of a CUDA ELF image (little-endian, of 64 bits, or of 32 as toolkits before CUDA 9 made for `-m32`).
+//! Headers and sections of a CUDA ELF image: little-endian, of 64 bits, or of 32 bits as toolkits before CUDA 9 made them for `-m32`.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ pub const MOST_READ: u64 = 64 << 20;
 pub(super) const NOBITS: u32 = 8;
 /// Length of the longer ELF header.
 const HEADER: usize = 64;
-/// The most sections. A function has about four; cuBLAS and PyTorch have images of some thousand functions.
+/// The most sections. A function has about four; cuBLAS and PyTorch have images with some thousand functions.
 const MOST_SECTIONS: u64 = 1 << 18;
 /// The most bytes of a section's name. Templates of PyTorch reach some thousand.
 const MOST_NAME: usize = 1 << 16;
-/// An image is shorter than this.
+/// Limit of an image's length: every image is shorter.
 const MOST_LEN: u64 = 4 << 30;
-/// `e_machine` of CUDA.
+/// Value of `e_machine` for CUDA.
 const EM_CUDA: u16 = 190;
 /// Bytes read at once.
 const WINDOW: u64 = 64 << 10;
 
-/// The places of members in the headers of one class of ELF.
+/// Places of members in the headers of one ELF class (32 or 64 bits).
 struct Form {
     /// Length of the ELF header.
     header: usize,
@@ -32,7 +32,7 @@ struct Form {
     table: usize,
     flags: usize,
     counts: usize,
-    /// Length of a section's header, and its members.
+    /// Length of a section header, and the places of its members.
     section: usize,
     offset: usize,
     size: usize,
@@ -79,7 +79,7 @@ impl Form {
         }
     }
 
-    /// A section's offset and size, where they can be those of bytes in an image.
+    /// Returns a section's offset and size; `None` if they cannot be those of bytes in an image.
     fn place(&self, header: &[u8]) -> Option<(u64, u64)> {
         let offset = self.word(header, self.offset)?;
         let size = self.word(header, self.size)?;
@@ -92,7 +92,7 @@ impl Form {
 struct Target {
     /// The number behind `sm_`.
     sm: u32,
-    /// True for an image for this very architecture (`sm_100a`), by the flags.
+    /// True if the flags say that the image is for this architecture alone (`sm_100a`).
     accelerated: bool,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// Its bytes' place in the image.
+    /// Returns the range of the section's bytes in the image.
     pub(super) fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.size
     }
@@ -116,20 +116,20 @@ impl Section {
 pub(super) struct Elf<'m, M: ?Sized> {
     memory: &'m M,
     at: u64,
-    /// Bytes that may yet be read.
+    /// Number of bytes that may still be read.
     left: u64,
     window: (u64, Vec<u8>),
     pub(super) sections: Vec<Section>,
     pub(super) sm: u32,
     pub(super) accelerated: bool,
-    /// True for a file of 64 bits; in others relocations and symbols have words of 32.
+    /// True for a file of 64 bits. In files of 32 bits, relocations and symbols have words of 32 bits.
     pub(super) wide: bool,
     pub(super) relocatable: bool,
-    /// End of its header and its tables.
+    /// End of the image's header and tables.
     tables_end: u64,
 }
 
-/// A half-word of a header.
+/// Returns a half-word of a header.
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     let word = bytes.get(at..).and_then(|b| b.first_chunk::<2>());
     word.map_or(0, |w| u16::from_le_bytes(*w))
@@ -217,7 +217,7 @@ impl<'m, M: ReadMemory + ?Sized> Elf<'m, M> {
         Some(elf)
     }
 
-    /// The image's length: the end of what comes last.
+    /// Returns the image's length: the end of the part that comes last.
     pub(super) fn len(&self, sections: &[Section]) -> u64 {
         let ends = sections
             .iter()
@@ -226,7 +226,7 @@ impl<'m, M: ReadMemory + ?Sized> Elf<'m, M> {
         ends.fold(self.tables_end, u64::max)
     }
 
-    /// A section's bytes; none if they cannot be read.
+    /// Returns a section's bytes, or no bytes if they cannot be read.
     pub(super) fn bytes(&mut self, section: &Section) -> Vec<u8> {
         if section.kind == NOBITS {
             return Vec::new();
@@ -234,7 +234,7 @@ impl<'m, M: ReadMemory + ?Sized> Elf<'m, M> {
         self.piece(section.offset, section.size).unwrap_or_default()
     }
 
-    /// Bytes of the image. Small pieces are cut out of what was read around the piece before.
+    /// Returns bytes of the image. A small piece is cut out of a window that is read around it and kept for the next pieces.
     fn piece(&mut self, offset: u64, len: u64) -> Option<Vec<u8>> {
         self.left = self.left.checked_sub(len)?;
         let size = usize::try_from(len).ok()?;
@@ -254,7 +254,7 @@ impl<'m, M: ReadMemory + ?Sized> Elf<'m, M> {
                 return cut(&self.window);
             }
         }
-        // A long piece, or one near the end of what can be read.
+        // The piece is long, or lies near the end of what can be read.
         self.memory
             .read_bytes(place.checked_add(len.saturating_sub(1))?, &mut [0])
             .ok()?;
@@ -264,12 +264,13 @@ impl<'m, M: ReadMemory + ?Sized> Elf<'m, M> {
     }
 }
 
-/// Reads the architecture from the flags of a CUDA ELF header; `None` if it is no such header. Toolkits before 12.8, and later ones for
-/// architectures older than sm_100, have the number of the architecture in the low byte, and bit 11 where the code is for it alone. Others,
-/// with another number of the ABI, have the number in the byte above, and bit 3 for that. From CUDA 13 on that bit is clear, and an
-/// attribute of the image says it ([`super::info::is_accelerated`]).
+/// Reads the architecture from the flags of a CUDA ELF header; `None` if the header is not CUDA's. Two layouts exist. Toolkits before 12.8,
+/// and later ones for architectures older than sm_100, put the architecture's number into the low byte; bit 11 marks code for that
+/// architecture alone. The newer layout has another ABI number; it puts the architecture's number into the second byte, and bit 3 marks
+/// code for that architecture alone. From CUDA 13 on bit 3 is clear, and an attribute of the image takes its place
+/// ([`super::info::is_accelerated`]).
 fn target(header: &[u8; HEADER], form: &Form) -> Option<Target> {
-    // ELF, little-endian, version 1; the ABI.
+    // ELF, little-endian, version 1, and the ABI number.
     let [0x7f, b'E', b'L', b'F', _, 1, 1, abi, ..] = *header else {
         return None;
     };

@@ -14,8 +14,8 @@
 //! | 40 | 8 | flags: 0x2000 compressed, an LZ4 block; 0x8000 compressed, a zstd frame |
 //! | 56 | 8 | of a compressed payload: its length when it is unpacked |
 //!
-//! Sources of the facts: cuda-fatbin-decompression (Eiling), ZLUDA (`cuda_types`), nvopen-tools (`fatbin/FORMAT_SPECIFICATION.md`), CUdex, and
-//! published outputs of nvcc 10 to 13.1, of which the tests have some words. Any bytes are accepted: what makes no sense is left out.
+//! Sources of the facts: cuda-fatbin-decompression (Eiling), ZLUDA (`cuda_types`), nvopen-tools (`fatbin/FORMAT_SPECIFICATION.md`), CUdex,
+//! and published outputs of nvcc 10 to 13.1, some words of which are in the tests. Any bytes are accepted: what makes no sense is left out.
 
 use std::ops::Range;
 
@@ -24,13 +24,13 @@ use crate::wire::words::{u16_at, u32_at, u64_at, u64s};
 
 /// The first word of a fat binary.
 const MAGIC: u32 = 0xba55_ed50;
-/// Length of its header.
+/// Length of a fat binary's header.
 const HEADER: u64 = 16;
-/// The shortest header of an entry. Those for sm_100 and later have 112 bytes, PTX's some more for its options.
+/// The shortest header of an entry. Headers for sm_100 and later have 112 bytes; those of PTX have some more bytes for its options.
 const ENTRY: u64 = 64;
-/// The longest header of an entry. File names and options of the compiler are in it.
+/// The longest header of an entry. It holds file names and options of the compiler.
 const MOST_HEADER: u64 = 64 << 10;
-/// Fat binaries begin at a multiple of this.
+/// Alignment of the beginning of a fat binary.
 const ALIGNED: u64 = 8;
 /// Bytes that are searched at once.
 const WINDOW: u64 = 64 << 10;
@@ -40,14 +40,14 @@ const AROUND: u64 = 512;
 const LZ4: u64 = 0x2000;
 /// Flag of an entry: a zstd frame.
 const ZSTD: u64 = 0x8000;
-/// Factor of its length up to which an LZ4 block is unpacked.
+/// Greatest ratio of unpacked to packed length at which an LZ4 block is still unpacked.
 const MOST_LZ4: u64 = 255;
 
-/// Bytes that the payloads of a file may have unpacked, in any case, and for each byte that they have there. Images of real libraries are
-/// 3 to 10 times as long unpacked.
+/// Limits of unpacking a file: the bytes that are allowed in any case, and then the further bytes for each byte of its payloads as stored.
+/// Images of real libraries are 3 to 10 times as long unpacked.
 const FREE: u64 = 64 << 20;
 const MOST_TIMES: u64 = 32;
-/// The most bytes that the payloads of a file may have unpacked.
+/// The most bytes that may be unpacked of the payloads of a file.
 const MOST_OF_FILE: u64 = 16 << 30;
 
 /// Content of an entry.
@@ -64,7 +64,7 @@ pub enum Content {
 /// Compression of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// Not at all.
+    /// No compression.
     None,
     /// LZ4 block (nvcc until 12, and `--compress-mode=speed`).
     Lz4,
@@ -75,9 +75,9 @@ pub enum Packing {
 /// An entry of a fat binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Start of its payload.
+    /// Start of the payload.
     pub at: u64,
-    /// Bytes of the payload, as they lie there.
+    /// Length of the payload as stored, bytes.
     pub len: u64,
     /// Kind of content.
     pub content: Content,
@@ -85,20 +85,20 @@ pub struct Entry {
     pub sm: u32,
     /// Compression of the payload.
     pub packing: Packing,
-    /// Bytes of it when it is unpacked.
+    /// Length of the payload when unpacked, bytes.
     pub unpacked: u64,
 }
 
-/// Account of what was unpacked of a file, which may say of some bytes that they are gigabytes, again and again.
+/// Account of the bytes unpacked from a file. It bounds files that claim, again and again, that a few bytes unpack to gigabytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     packed: u64,
-    /// Bytes that it has taken.
+    /// Number of bytes that entries have taken.
     pub unpacked: u64,
 }
 
 impl Room {
-    /// Takes the room that an entry needs. False where there is none left for it: it is not to be unpacked.
+    /// Takes the room that an entry needs. Returns false if too little is left: the entry is not to be unpacked.
     #[must_use]
     pub fn take(&mut self, entry: &Entry) -> bool {
         let packed = self.packed.saturating_add(entry.len);
@@ -121,7 +121,7 @@ pub enum NotUnpacked {
     /// The payload is larger than was asked for.
     #[error("it is too large")]
     TooLarge,
-    /// The bytes are no such compressed data, or another length comes out.
+    /// The bytes are not validly compressed, or have another length when unpacked.
     #[error("its bytes are damaged")]
     Damaged,
     /// Support for zstd is not built in.
@@ -130,16 +130,16 @@ pub enum NotUnpacked {
 }
 
 impl Entry {
-    /// Tells whether the payload is a packed image, which is loaded in another form.
+    /// Tells whether the payload is a compressed image, which is loaded in unpacked form.
     #[must_use]
     pub fn is_packed_image(&self) -> bool {
         self.content == Content::Elf && self.packing != Packing::None
     }
 
-    /// The payload, unpacked. At most `most` bytes are taken for it, and as many for what is compressed.
+    /// Returns the payload, unpacked. At most `most` bytes are allocated for the result, and as many for the compressed bytes.
     ///
     /// # Errors
-    /// When it cannot be read, is larger, or is damaged.
+    /// When the payload cannot be read, is larger than `most`, or is damaged.
     pub fn unpack<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
@@ -153,7 +153,7 @@ impl Entry {
         if self.packing == Packing::Lz4 && self.unpacked / MOST_LZ4 > self.len {
             return Err(NotUnpacked::Damaged);
         }
-        // The end first: a length that is made up takes no memory.
+        // The end is read first, so that a forged length allocates no memory.
         let last = self.at.checked_add(self.len.saturating_sub(1));
         let last = last.ok_or(NotUnpacked::Unreadable)?;
         let unreadable = |_| NotUnpacked::Unreadable;
@@ -176,7 +176,7 @@ impl Entry {
     }
 }
 
-/// One zstd frame.
+/// Unpacks one zstd frame.
 #[cfg(feature = "zstd")]
 fn zstd(payload: &[u8], unpacked: usize) -> Result<Vec<u8>, NotUnpacked> {
     let mut bytes = vec![0; unpacked];
@@ -207,9 +207,9 @@ pub struct Entries<'m, M: ?Sized> {
     memory: &'m M,
     at: u64,
     end: u64,
-    /// The end of the fat binary that `at` lies in.
+    /// End of the fat binary in which `at` lies; `None` between two of them.
     fat: Option<u64>,
-    /// Bytes around the place that was searched last, and where they begin.
+    /// Bytes around the place that was searched last, and the address where they begin.
     window: (u64, Vec<u8>),
 }
 
@@ -226,7 +226,7 @@ impl<M: ReadMemory + ?Sized> Iterator for Entries<'_, M> {
                 self.at = next;
                 return Some(entry);
             }
-            // What was walked over is no other one's beginning.
+            // Bytes that were already walked are not searched for another beginning.
             self.fat = None;
             self.at = self.at.checked_next_multiple_of(ALIGNED)?;
         }
@@ -234,7 +234,7 @@ impl<M: ReadMemory + ?Sized> Iterator for Entries<'_, M> {
 }
 
 impl<M: ReadMemory + ?Sized> Entries<'_, M> {
-    /// Bytes at a place, cut out of what was read around the place before; else `window` bytes are read.
+    /// Returns bytes at a place. They are cut out of the last window, or else a window of `window` bytes is read.
     fn bytes(&mut self, at: u64, len: usize, window: u64) -> Option<&[u8]> {
         let cut = |window: &(u64, Vec<u8>)| {
             let from = usize::try_from(at.checked_sub(window.0)?).ok()?;
@@ -250,12 +250,12 @@ impl<M: ReadMemory + ?Sized> Entries<'_, M> {
         self.window.1.get(cut(&self.window)?)
     }
 
-    /// Goes behind the header of the next fat binary, and says where that one ends.
+    /// Moves behind the header of the next fat binary and returns the end of that fat binary.
     fn find(&mut self) -> Option<u64> {
         while self.at.checked_add(HEADER)? <= self.end {
             let at = self.at;
             if self.bytes(at, HEADER as usize, WINDOW).is_none() {
-                // Memory that cannot be read.
+                // This memory cannot be read.
                 self.at = at.checked_add(WINDOW)?;
                 continue;
             }
@@ -287,7 +287,7 @@ impl<M: ReadMemory + ?Sized> Entries<'_, M> {
         None
     }
 
-    /// The entry at the present place of a fat binary that ends at `end`, and where the next one begins.
+    /// Returns the entry at the present place of a fat binary that ends at `end`, and the place of the next entry.
     fn entry(&mut self, end: u64) -> Option<(Entry, u64)> {
         let at = self.at;
         if at.checked_add(ENTRY)? > end {

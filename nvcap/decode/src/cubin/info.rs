@@ -7,7 +7,7 @@ use crate::wire::words::u32_at;
 
 /// The value is the byte that follows.
 const BVAL: u8 = 2;
-/// For this architecture alone, of `.nv.compat`.
+/// Attribute of `.nv.compat`: the code is for this architecture alone.
 const ACCELERATED: u8 = 9;
 /// A value follows, of the given length.
 const SVAL: u8 = 4;
@@ -23,11 +23,11 @@ const KPARAM_INFO_V2: u8 = 0x45;
 /// A parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// Its number, from 0.
+    /// Number of the parameter, from 0.
     pub ordinal: u16,
-    /// Its place among the parameters, bytes.
+    /// Offset among the parameters, bytes.
     pub offset: u32,
-    /// Its size in bytes.
+    /// Size, bytes.
     pub size: u32,
 }
 
@@ -36,7 +36,7 @@ pub struct Param {
 pub struct Bank {
     /// Offset of the parameters in the bank.
     pub offset: u32,
-    /// The size of all of them.
+    /// Size of all parameters together, bytes.
     pub size: u32,
 }
 
@@ -47,14 +47,14 @@ pub(super) struct Parameters {
     pub(super) bank: Option<Bank>,
 }
 
-/// The attributes that have a value of their own: number and value.
+/// Returns number and value of each attribute that has a value of its own.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         loop {
             let [format, number, low, high, rest @ ..] = bytes else {
                 return None;
             };
-            // None, a byte, or a half-word: no bytes follow.
+            // Formats 1 to 3 (no value, a byte, a half-word): no further bytes follow.
             if matches!(format, 1..=3) {
                 bytes = rest;
                 continue;
@@ -70,8 +70,8 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// True where the section `.nv.compat` says that the code is for one architecture alone: attributes as those of `.nv.info`, number 9 a
-/// byte.
+/// Tells whether the section `.nv.compat` says that the code is for one architecture alone. The section holds attributes like those of
+/// `.nv.info`; number 9 has a byte as its value.
 pub(super) fn is_accelerated(mut bytes: &[u8]) -> bool {
     while let [format, number, low, high, rest @ ..] = bytes {
         bytes = match *format {
@@ -86,8 +86,8 @@ pub(super) fn is_accelerated(mut bytes: &[u8]) -> bool {
     false
 }
 
-/// True where the note of the tools that made an image (`.note.nv.tkinfo`) has the assembler's command line with the family of an architecture
-/// as the target: `-arch sm_100f`.
+/// Tells whether an image is for a family of architectures. The note of the tools that made it (`.note.nv.tkinfo`) holds the assembler's
+/// command line, whose target is then the family: `-arch sm_100f`.
 pub(super) fn is_for_family(note: &[u8], sm: u32) -> bool {
     let target = format!("sm_{sm}f");
     let is_end = |b: Option<&u8>| b.is_none_or(|b| !b.is_ascii_alphanumeric());
@@ -98,7 +98,7 @@ pub(super) fn is_for_family(note: &[u8], sm: u32) -> bool {
     })
 }
 
-/// Registers by the number of a function's symbol.
+/// Returns the numbers of registers of functions, each with the index of the function's symbol.
 pub(super) fn registers(bytes: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     attributes(bytes)
         .filter(|(number, _)| *number == REGCOUNT)
@@ -119,7 +119,7 @@ pub(super) fn parameters(bytes: &[u8]) -> Parameters {
             }
             (KPARAM_INFO | KPARAM_INFO_V2, (Some(place), Some(last))) => {
                 let size = if number == KPARAM_INFO {
-                    // Below it: the bank, the space, and what the pointer is aligned to.
+                    // The lower bits are the bank, the space, and the pointer's alignment.
                     last >> 18
                 } else {
                     last & 0xffff

@@ -1,18 +1,18 @@
 //! CUDA ELF images (cubins): functions with their code, registers and parameters, read from any memory at an address.
 //!
-//! libcuda keeps the images of the modules that it has loaded in the process's own memory. Only the headers, the names of the
-//! sections and the attributes (`.nv.info*`) are read, at most [`MOST_READ`] bytes of an image; its code is read by whoever
-//! wants it, by a [`Function`]'s range. Any bytes are accepted: what makes no sense is left out.
+//! libcuda keeps the images of the modules that it has loaded in the process's own memory. Only the headers, the names of the sections and
+//! the attributes (`.nv.info*`) are read, at most [`MOST_READ`] bytes of an image; the caller reads code, if wanted, by a [`Function`]'s
+//! range. Any bytes are accepted; what makes no sense is left out.
 //!
 //! Sources of the facts: the identification and the flags are those of LLVM's `BinaryFormat/ELF.h` (`EM_CUDA`,
 //! `EF_CUDA_*`), and what ptxas 12.9.86, 13.0.88 and 13.5.37 wrote for sm_90 to sm_121f; the formats and numbers of attributes (`EIFMT_*`, `EIATTR_*`) are those that `cuobjdump -elf` prints and CuAssembler,
 //! cudaparsers and denvdis list; `KPARAM_INFO_V2`'s layout was published with an experiment of nvcc 12.9
 //! on a kernel with a parameter of 0x1520 bytes.
 //!
-//! - [`control`]: what the control bits of an instruction say.
-//! - [`compare`]: code that was seen elsewhere, against an image's.
-//! - `variables`: the symbols of its data.
-//! - `fatbin`: the containers of images in programs and libraries, and what is compressed there.
+//! - [`control`]: the control bits of an instruction.
+//! - [`compare`]: comparison of an image's code with code that was seen elsewhere.
+//! - `variables`: the symbols of an image's data.
+//! - `fatbin`: the containers of images in programs and libraries, and their compressed payloads.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -43,18 +43,18 @@ const REL: u32 = 9;
 pub struct Cubin {
     /// Address of the image.
     pub at: u64,
-    /// Its length in bytes, by its headers.
+    /// Length in bytes, computed from the headers.
     pub len: u64,
     /// The GPU architecture, as in `sm_90`.
     pub sm: u32,
     /// True if the image runs on this very architecture alone (`sm_90a`).
     pub accelerated: bool,
-    /// True if the image runs on the architecture's family (`sm_100f`), by the assembler's command line that it keeps. Its code has no mark: without
-    /// that command line it is taken for one of `sm_100`.
+    /// True if the image runs on the architecture's family (`sm_100f`). Only the assembler's command line in the image says so. The code
+    /// itself has no mark, so an image without the command line counts as one of `sm_100`.
     pub family: bool,
-    /// True if the image is for linking with others (`nvcc -dc`); otherwise it can be loaded.
+    /// True if the image must be linked with others (`nvcc -dc`) before it can be loaded.
     pub relocatable: bool,
-    /// Its functions, in the order of their sections: kernels, and device functions that have sections of their own.
+    /// Functions, in the order of their sections: kernels, and device functions that have sections of their own.
     pub functions: Vec<Function>,
 }
 
@@ -65,13 +65,13 @@ pub struct Function {
     pub name: String,
     /// Index of the section with its code.
     pub section: u32,
-    /// Index of its symbol, by which nvdisasm chooses functions.
+    /// Index of the function's symbol, which is how nvdisasm selects functions.
     pub symbol: u32,
-    /// Its code: bytes of the image.
+    /// Range of the code in the image, bytes.
     pub code: Range<u64>,
-    /// Registers of a thread.
+    /// Number of registers of a thread.
     pub registers: Option<u32>,
-    /// Parameters, in order. Empty if there are none or nothing is said about them.
+    /// Parameters, in order. Empty if there are none or the attributes list none.
     pub params: Vec<Param>,
     /// Place of the parameters in constant bank 0.
     pub bank: Option<Bank>,
@@ -80,14 +80,14 @@ pub struct Function {
 }
 
 impl Cubin {
-    /// Reads the image that begins at `at`; none if there is no CUDA ELF header, or its tables cannot be read.
+    /// Reads the image that begins at `at`; `None` if there is no CUDA ELF header, or its tables cannot be read.
     #[must_use]
     pub fn read<M: ReadMemory + ?Sized>(memory: &M, at: u64) -> Option<Self> {
         let mut elf = Elf::read(memory, at)?;
         let sections = std::mem::take(&mut elf.sections);
         let mut of_image = Functions::of(&sections);
         let mut family = false;
-        // Mostly in the order of their places, so that each part of the image is read once.
+        // The sections are mostly in the order of their places, so that each part of the image is read once.
         for section in &sections {
             match section.name.as_str() {
                 ".nv.compat" => elf.accelerated |= info::is_accelerated(&elf.bytes(section)),
@@ -108,7 +108,7 @@ impl Cubin {
         })
     }
 
-    /// The architecture as toolkits name it: `sm_90`, `sm_100a`, `sm_100f`.
+    /// Returns the architecture as toolkits name it: `sm_90`, `sm_100a`, `sm_100f`.
     #[must_use]
     pub fn target(&self) -> String {
         let only = match (self.accelerated, self.family) {
@@ -119,7 +119,7 @@ impl Cubin {
         format!("sm_{}{only}", self.sm)
     }
 
-    /// The function with this mangled name.
+    /// Returns the function with this mangled name.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<&Function> {
         self.functions.iter().find(|f| f.name == name)
@@ -133,12 +133,12 @@ struct Functions {
     by_section: HashMap<u32, usize>,
     /// Index of the section with the code, by the index of the symbol.
     by_symbol: HashMap<u32, u32>,
-    /// Relocations of all functions so far.
+    /// Number of relocations of all functions so far.
     relocations: usize,
 }
 
 impl Functions {
-    /// A function for each section with code.
+    /// Makes a function for each section with code.
     fn of(sections: &[Section]) -> Self {
         let mut functions = Vec::new();
         let mut by_section = HashMap::new();
@@ -231,16 +231,16 @@ impl Function {
     }
 }
 
-/// The first 8 bytes of a CUDA ELF image, as a little-endian word: magic, 64 or 32 bits, little-endian, version 1, and the number of
-/// the ABI, of which the newer one has 64 bits alone.
+/// The first 8 bytes of a CUDA ELF image, as a little-endian word: magic, 64 or 32 bits, little-endian, version 1, and the ABI number. The
+/// newer ABI exists with 64 bits only.
 pub const HEADS: [u64; 3] = [
     0x3301_0102_464c_457f,
     0x4101_0102_464c_457f,
     0x3301_0101_464c_457f,
 ];
 
-/// Returns the offsets at which images may begin in bytes that lie at an address divisible by 8. Images begin at such addresses,
-/// too, as allocators and the sections of files place them. [`Cubin::read`] says whether there is one.
+/// Returns the offsets at which images may begin in bytes that lie at an address divisible by 8. Images begin at such addresses because
+/// allocators and the sections of files place them there. [`Cubin::read`] tells whether an offset has an image.
 pub fn beginnings(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let words = u64s(bytes).zip((0..).step_by(8));
     words

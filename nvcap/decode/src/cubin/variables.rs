@@ -5,7 +5,7 @@ use crate::record::Variable;
 use crate::wire::read_memory::ReadMemory;
 use crate::wire::words::{u16_at, u32_at, u64_at};
 
-/// The most variables of an image, and the most bytes of their names. Of an image with more, none are told.
+/// The most variables of an image, and the most bytes of their names. An image that has more is treated as if it had none.
 const MOST: usize = 1 << 10;
 const MOST_NAMES: usize = 64 << 10;
 /// Section type: symbols.
@@ -36,8 +36,8 @@ impl Symbol {
     }
 }
 
-/// Tells whether a section holds constants, or variables in global memory; `None` for other sections. (Banks but the third are those of
-/// arguments, of literals and of the variables' addresses.)
+/// Tells whether a section holds constants (true) or variables in global memory (false); `None` for other sections. Of the constant banks
+/// only the third holds the program's constants; the others hold arguments, literals and addresses of variables.
 fn is_constant(section: &Section) -> Option<bool> {
     match section.name.as_str() {
         ".nv.constant3" => Some(true),

@@ -10,8 +10,8 @@ use super::{
 use crate::record::Submission;
 use crate::wire::stream::Stream;
 
-/// Number of submissions of a channel that are searched for evidence of its GPU's chip after an assumption was made. Of each
-/// channel: the streams of copy channels hardly differ between chips, and hundreds of their submissions may come first.
+/// Number of submissions that are searched, in each channel, for better evidence of the GPU's chip after one was assumed. The limit is per
+/// channel because streams of copy channels hardly differ between chips, and hundreds of their submissions may come first.
 const SEARCHED: u8 = 64;
 
 /// A chip that was inferred from a stream.
@@ -25,12 +25,12 @@ struct Learnt {
 pub(super) struct Examined<'a> {
     pub space: Space,
     pub gpu: Option<u32>,
-    /// Its state before the submission.
+    /// State of the channel before the submission.
     pub stream: &'a Stream,
     pub engine: Engine,
-    /// Its class, if known.
+    /// Class of the channel, if known.
     pub host: Option<u32>,
-    /// Number of its submissions that were examined while a chip was assumed.
+    /// Number of the channel's submissions that were examined while a chip was assumed.
     pub searched: &'a mut u8,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Chips {
 }
 
 impl Chips {
-    /// `expected`: the chip of all GPUs, if the user named it.
+    /// Begins without evidence. `expected` is the chip of all GPUs, if the user named it.
     pub(super) fn new(expected: Option<&'static Chip>) -> Self {
         let news = expected.and_then(|chip| settled(chip, ChipBy::Given));
         Self {
@@ -56,27 +56,27 @@ impl Chips {
         }
     }
 
-    /// The driver reported the chip of a GPU, or of the only GPU.
+    /// Sets the chip that the driver reported for a GPU, or for the only GPU.
     pub(super) fn set(&mut self, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
         let before = self.said.insert(gpu, (chip, by));
-        // A chip for all GPUs without a number is no news beside that of a GPU.
+        // A chip of all GPUs without a number is no news once the chip of one GPU is known.
         let alone = gpu.is_some() || self.said.len() == 1;
         if alone && before.is_none_or(|(c, b)| (c, b) != (chip, by)) {
             self.news.extend(settled(chip, by));
         }
     }
 
-    /// The driver may report another chip.
+    /// Forgets the chip of a GPU, since the driver may report another.
     pub(super) fn forget(&mut self, gpu: Option<u32>) {
         self.said.remove(&gpu);
     }
 
-    /// A process is gone, and with it the evidence in its streams.
+    /// Forgets the evidence in the streams of a process that is gone.
     pub(super) fn forget_space(&mut self, space: Space) {
         self.learnt.retain(|k, _| k.0 != space);
     }
 
-    /// The chip that the submission of a channel is decoded for. If no chip was given, the stream is examined.
+    /// Returns the chip for which the submission of a channel is decoded. If no chip was given, the stream is examined.
     pub(super) fn of(&mut self, s: &Submission, of: Examined<'_>) -> Option<&'static Chip> {
         let Examined {
             space,
@@ -108,12 +108,11 @@ impl Chips {
         channel
     }
 
-    /// Accepts a chip if its evidence is better than before, or if it is assumed from methods that the chip assumed before
-    /// does not have.
+    /// Accepts a chip if its evidence is better than before, or if it is assumed from methods that the previously assumed chip lacks.
     fn settle(&mut self, space: Space, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
         let is_better = |l: &Learnt| match by {
             ChipBy::Channel => false,
-            // The oldest chip that has most of the methods: one that is newer has more of them than the one before.
+            // The assumed chip is the oldest one that has most of the methods. A newer candidate has more of them than the one before.
             ChipBy::Methods => l.by <= by && chip.is_newer_than(l.chip),
             _ => by > l.by,
         };
@@ -132,7 +131,7 @@ impl Chips {
         }
     }
 
-    /// The chips settled since the last call.
+    /// Returns the chips that were settled since the last call.
     pub(super) fn news(&mut self) -> Vec<ChipSettled> {
         std::mem::take(&mut self.news)
     }

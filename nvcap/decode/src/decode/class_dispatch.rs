@@ -1,6 +1,6 @@
-//! Dispatch of a class's methods, by which the decoder puts operations together: the methods that trigger operations, the
-//! places of the operands, and the bits of a data word that are a field. Made once per class from the tables, by the names of
-//! the public headers, so that a class with other addresses needs no change here.
+//! Dispatch of a class's methods, by which the decoder puts operations together: the methods that trigger operations, the places of the
+//! operands, and the bit fields of data words. It is made once per class from the tables, by the names of the public headers, so that a
+//! class with other addresses needs no change here.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use super::pcas::PcasAction;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Action {
-    /// Nothing: it only stores the value.
+    /// No action: the method only stores the value.
     None,
     Bind,
     /// LAUNCH_DMA of a class that takes inline data.
@@ -25,7 +25,7 @@ pub(super) enum Action {
     /// Calls a macro, whose arguments follow.
     MacroCall,
     ConstantData,
-    /// LAUNCH_DMA of a copy class, or of m2mf.
+    /// LAUNCH_DMA of a copy class, or of the memory-to-memory class.
     CopyLaunch,
     InlineQmd,
     Pcas,
@@ -54,7 +54,7 @@ macro_rules! named {
 }
 
 named! {
-    /// An operand: a method that only stores a value. If a class has several of the names, the first is used.
+    /// An operand: a method that only stores a value. If a class has several of the listed names, the first is used.
     Reg, REGS:
     // Inline to memory, copies.
     OutUpper = ["OFFSET_OUT_UPPER"];
@@ -118,7 +118,7 @@ named! {
 }
 
 named! {
-    /// A field of a triggering method: method, then field (`*`: of any class's LAUNCH_DMA).
+    /// A field of a triggering method: the method's name, then the field's (`*`: LAUNCH_DMA of any class).
     Bits, BITS:
     DmaDstPitch = ["LAUNCH_DMA", "DST_MEMORY_LAYOUT"];
     DmaSrcPitch = ["LAUNCH_DMA", "SRC_MEMORY_LAYOUT"];
@@ -166,9 +166,9 @@ struct Place {
 /// Methods of one class by which operations are put together, with the places of their operands.
 #[derive(Debug)]
 pub(super) struct ClassDispatch {
-    /// The class it is for; 0 for an unknown one.
+    /// Class number; 0 for an unknown class.
     pub class: u32,
-    /// Its family.
+    /// Family of the class.
     pub family: Family,
     actions: Box<[Action]>,
     /// Operation names by method address, for the methods that need one.
@@ -180,7 +180,7 @@ pub(super) struct ClassDispatch {
 }
 
 impl ClassDispatch {
-    /// The plan of a class: made once for each class of the tables, nearly empty for any other number.
+    /// Returns the dispatch of a class: made once for each class of the tables, nearly empty for any other number.
     pub(super) fn of(class_number: u32) -> Arc<Self> {
         static PLANS: OnceLock<Mutex<HashMap<u32, Arc<ClassDispatch>>>> = OnceLock::new();
         if classes::class(class_number).is_none() {
@@ -257,7 +257,7 @@ impl ClassDispatch {
             .unwrap_or(Action::None)
     }
 
-    /// The operation name of a method.
+    /// Returns the operation name of a method.
     pub(super) fn name(&self, address: u16) -> &'static str {
         self.names
             .iter()
@@ -270,18 +270,18 @@ impl ClassDispatch {
         self.bits[bits as usize].mask != 0
     }
 
-    /// A field of the data word; 0 where the class does not have it.
+    /// Returns a field of the data word; 0 if the class does not have it.
     pub(super) fn bits(&self, bits: Bits, data: u32) -> u32 {
         let place = self.bits[bits as usize];
         data >> place.low & place.mask
     }
 
-    /// Address of an operand.
+    /// Returns the address of an operand.
     pub(super) fn reg(&self, reg: Reg) -> u16 {
         self.regs[reg as usize]
     }
 
-    /// The effect of a signaling PCAS on the QMD.
+    /// Returns the effect of a signaling PCAS on the QMD.
     pub(super) fn pcas_action(&self, address: u16, data: u32) -> PcasAction {
         match self.name(address) {
             "pcas" if self.bits(Bits::PcasSchedule, data) != 0 => PcasAction::Schedule,
@@ -441,13 +441,13 @@ fn barrier_of(name: &str) -> (Action, &'static str) {
     }
 }
 
-/// The plan of a class and how often each of its methods was written.
+/// Dispatch of a class, and the number of writes to each of its methods.
 pub(super) struct Counted {
     pub plan: Arc<ClassDispatch>,
     pub writes: Box<[u64]>,
 }
 
-/// Plans of the classes seen so far.
+/// Dispatches of the classes seen so far.
 #[derive(Default)]
 pub(super) struct Plans {
     pub list: Vec<Counted>,

@@ -1,4 +1,4 @@
-//! The engine classes: which method has which address, and the meaning of the bits of its data.
+//! Tables of the engine classes: the methods with their addresses, and the meaning of the bits of their data.
 //!
 //! Everything here comes from `nvcap/facts/classes.bin`, which `cargo xtask facts` builds from the facts directory (public
 //! class headers, Fermi to Blackwell). A class without a public header falls back on a parent, given in the facts
@@ -23,12 +23,12 @@ use crate::tables::{File, Run, Table, Text, tables};
 static FILE: File = File::new(include_bytes!("../../facts/classes.bin"));
 
 tables! { FILE;
-    /// By number. The parent is 0 where there is none.
+    /// Classes by number. The parent is 0 if there is none.
     CLASSES = "classes": ClassRow {
         number: u32, name: Text, family: u8, relation: u8, confidence: u8, parent: u32,
         methods: Run<IdRow>, constants: Run<Value>,
     }
-    /// Rows of methods.
+    /// Row numbers of methods.
     IDS = "method ids": IdRow { method: u16 }
     METHODS = "methods": MethodRow {
         name: Text, address: u16, count: [u16; 2], stride: [u16; 2], flags: u8, fields: Run<FieldRow>,
@@ -37,9 +37,9 @@ tables! { FILE;
 }
 static VALUES: Table<Value> = Table::of(&FILE);
 
-/// Method addresses are 12 bits of dwords.
+/// Number of method addresses: they have 12 bits and count dwords.
 const SLOTS: usize = 0x1000;
-/// More classes than the tables hold (checked by a test).
+/// Upper limit of the number of classes in the tables (checked by a test).
 const MAX_CLASSES: usize = 192;
 
 /// Kind of engine or unit that a class drives.
@@ -72,7 +72,7 @@ pub enum Family {
     Sec2,
     /// Software methods.
     Software,
-    /// Not in the tables.
+    /// Class that is not in the tables.
     Unknown,
 }
 
@@ -99,7 +99,7 @@ impl Family {
         .unwrap_or(Unknown)
     }
 
-    /// A short lower-case name.
+    /// Returns a short lower-case name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Graphics3d => "3d",
@@ -120,14 +120,14 @@ impl Family {
     }
 }
 
-/// The class that a class falls back on, and how certain that is.
+/// The class to which a class falls back, and the certainty of that relation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {
     /// The parent's number ([`FALCON_COMMON`] for the methods that all Falcon video classes share).
     pub class: u32,
-    /// `stub`, `partial`, `near identical`, `identical`.
+    /// Relation to the parent: `stub`, `partial`, `near identical`, `identical`.
     pub relation: &'static str,
-    /// `low`, `medium`, `high`.
+    /// Confidence: `low`, `medium`, `high`.
     pub confidence: &'static str,
 }
 
@@ -141,45 +141,45 @@ pub struct Class {
     row: ClassRow,
 }
 
-/// The class with this number, if the tables have it.
+/// Returns the class with this number, if the tables have it.
 pub fn class(number: u32) -> Option<Class> {
     let (index, row) = CLASSES.from(number, ClassRow::number).next()?;
     (row.number() == number).then_some(Class { index, row })
 }
 
-/// Every class of the tables, by number.
+/// Returns every class of the tables, by number.
 pub fn all() -> impl Iterator<Item = Class> {
     let rows = CLASSES.all().enumerate();
     rows.map(|(index, row)| Class { index, row })
 }
 
-/// The method at a byte address of a class, through inheritance.
+/// Returns the method at a byte address of a class, including inherited ones.
 pub fn method(class_number: u32, address: u16) -> Option<Method> {
     class(class_number)?.method(address)
 }
 
-/// The family of a class number; [`Family::Unknown`] where the tables do not have it.
+/// Returns the family of a class number; [`Family::Unknown`] if the tables do not have it.
 pub fn family(class_number: u32) -> Family {
     class(class_number).map_or(Family::Unknown, Class::family)
 }
 
 impl Class {
-    /// The class number.
+    /// Returns the class number.
     pub fn number(self) -> u32 {
         self.row.number()
     }
 
-    /// The name of the public headers.
+    /// Returns the name in the public headers.
     pub fn name(self) -> &'static str {
         self.row.name()
     }
 
-    /// The kind of engine that it drives.
+    /// Returns the kind of engine that the class drives.
     pub fn family(self) -> Family {
         Family::from_number(self.row.family())
     }
 
-    /// The class that it falls back on.
+    /// Returns the class to which this class falls back.
     pub fn parent(self) -> Option<Parent> {
         let relation = ["stub", "partial", "near identical", "identical"];
         let confidence = ["low", "medium", "high"];
@@ -193,7 +193,7 @@ impl Class {
         })
     }
 
-    /// The methods of its own table, by address; each array once.
+    /// Returns the methods of the class's own table, by address, each array once.
     pub fn methods(self) -> impl Iterator<Item = Method> {
         let class = self.number();
         IDS.run(self.row.methods()).map(move |id| {
@@ -206,12 +206,12 @@ impl Class {
         })
     }
 
-    /// Constants that are no methods (error codes of video classes).
+    /// Returns constants that are not methods (error codes of video classes).
     pub fn constants(self) -> Names {
         Names::new(&VALUES, self.row.constants())
     }
 
-    /// The method at this byte address: of this class, else of its parents.
+    /// Returns the method at this byte address, from this class or else from its parents.
     pub fn method(self, address: u16) -> Option<Method> {
         let slot = usize::from(address >> 2);
         let mut class = self;
@@ -231,7 +231,7 @@ impl Class {
         None
     }
 
-    /// Row of the method, plus 1, by address slot; arrays are spread out.
+    /// Returns the row of the method, plus 1, for each address slot; arrays fill a slot for each element.
     fn map(self) -> &'static [u16] {
         static MAPS: [OnceLock<Box<[u16]>>; MAX_CLASSES] = [const { OnceLock::new() }; MAX_CLASSES];
         let Some(map) = MAPS.get(self.index) else {
@@ -243,7 +243,8 @@ impl Class {
     fn spread(self) -> Box<[u16]> {
         let mut map = vec![0u16; SLOTS].into_boxed_slice();
         let mut ids: Vec<u16> = IDS.run(self.row.methods()).map(IdRow::method).collect();
-        // A header that was cut has some methods with a part of their fields and values alone: those are the parent's.
+        // A header that is incomplete has some methods with only a part of their fields and values. Those methods are taken from the
+        // parent.
         if let Some(parent) = self.parent().filter(|p| p.relation == "partial")
             && let Some(parent) = self::class(parent.class)
         {
@@ -265,8 +266,8 @@ impl Class {
                 *slot = id + 1;
             }
         };
-        // A method's own address wins over an element of an array that happens to reach it; of two arrays, one with a
-        // certain count wins over one whose count is only an upper bound.
+        // A method's own address wins over an element of an array that happens to reach it. Of two arrays, one with a certain count wins
+        // over one whose count is only an upper bound.
         for &id in &ids {
             put(METHODS.row(id.into()).address().into(), id);
         }
@@ -301,7 +302,7 @@ impl fmt::Debug for Class {
 /// The shape of a method array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Elements of each index (the second is 1 where there is one index).
+    /// Number of elements of each index (the second is 1 if there is only one index).
     pub count: [u16; 2],
     /// Bytes between elements of each index.
     pub stride: [u16; 2],
@@ -318,27 +319,27 @@ pub struct Method {
 }
 
 impl Method {
-    /// Number of the class whose table has it (a parent's, if it was inherited).
+    /// Returns the number of the class whose table has the method (a parent's number if it was inherited).
     pub fn class(self) -> u32 {
         self.class
     }
 
-    /// The name of the public header, without the class and without an index.
+    /// Returns the name in the public header, without the class and without an index.
     pub fn name(self) -> &'static str {
         self.row.name()
     }
 
-    /// Byte address of element 0.
+    /// Returns the byte address of element 0.
     pub fn base(self) -> u16 {
         self.row.address()
     }
 
-    /// The byte address that was looked up.
+    /// Returns the byte address that was looked up.
     pub fn address(self) -> u16 {
         self.address
     }
 
-    /// The array it is an element of.
+    /// Returns the array of which the method is an element.
     pub fn array(self) -> Option<Array> {
         let flags = self.row.flags();
         (flags & 1 != 0).then(|| Array {
@@ -348,7 +349,7 @@ impl Method {
         })
     }
 
-    /// Its indexes in the array: one or two.
+    /// Returns the method's indexes in the array: one or two.
     pub fn element(self) -> Option<(u16, Option<u16>)> {
         let a = self.array()?;
         let offset = self.address.checked_sub(self.base())?;
@@ -359,13 +360,13 @@ impl Method {
         }
     }
 
-    /// The fields of the data word, by bit. Fields of one method may overlap (MEM_OP_*): another field then determines
-    /// which of them apply.
+    /// Returns the fields of the data word, by bit. Fields of one method may overlap (MEM_OP_*); another field then determines which of
+    /// them apply.
     pub fn fields(self) -> impl Iterator<Item = Field> {
         FIELDS.run(self.row.fields()).map(|row| Field { row })
     }
 
-    /// True where this has all that `other`, of the same name and place, has, and more fields or values.
+    /// Tells whether this method has all fields and values of `other`, which has the same name and place, and more besides.
     fn says_more_than(self, other: Self) -> bool {
         let is_same = |f: Field| {
             let mine = self.field(f.name());
@@ -386,7 +387,7 @@ impl Method {
             && amount(self) > amount(other)
     }
 
-    /// The field with this name.
+    /// Returns the field with this name.
     pub fn field(self, name: &str) -> Option<Field> {
         self.fields().find(|f| f.name() == name)
     }
@@ -416,36 +417,36 @@ pub struct Field {
 }
 
 impl Field {
-    /// The name of the public header, without class and method.
+    /// Returns the name in the public header, without class and method.
     pub fn name(self) -> &'static str {
         self.row.name()
     }
 
-    /// Highest bit.
+    /// Returns the highest bit.
     pub fn high(self) -> u8 {
         self.row.high()
     }
 
-    /// Lowest bit.
+    /// Returns the lowest bit.
     pub fn low(self) -> u8 {
         self.row.low()
     }
 
-    /// The field's value in a data word.
+    /// Returns the field's value in a data word.
     pub fn value(self, data: u32) -> u32 {
         let (high, low) = (u32::from(self.high()) & 31, u32::from(self.low()) & 31);
         let mask = u32::MAX >> (31 - high.saturating_sub(low));
         (data >> low) & mask
     }
 
-    /// A data word in which this field alone has `value`.
+    /// Returns a data word in which this field has `value` and the rest is 0.
     pub fn encode(self, value: u32) -> u32 {
         let (high, low) = (u32::from(self.high()) & 31, u32::from(self.low()) & 31);
         let mask = u32::MAX >> (31 - high.saturating_sub(low));
         (value & mask) << low
     }
 
-    /// The named values.
+    /// Returns the named values.
     pub fn names(self) -> Names {
         Names::new(&VALUES, self.row.values())
     }
@@ -457,7 +458,7 @@ impl fmt::Debug for Field {
     }
 }
 
-/// A class number that prints as its name, or as a number if the tables do not have it.
+/// A class number that prints as the class's name, or as a number if the tables do not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub u32);
 
@@ -470,7 +471,7 @@ impl fmt::Display for ClassId {
     }
 }
 
-/// A method of a class, printing as its name, or as its address if the tables do not have it.
+/// A method of a class that prints as its name, or as its address if the tables do not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MethodId {
     /// Class number.
@@ -492,7 +493,7 @@ impl fmt::Display for MethodId {
 mod tests {
     use super::*;
 
-    /// `wire` has no tables: it recognises engines by the last digits of class numbers.
+    /// Test that `wire`, which has no tables, recognises engines by the last digits of class numbers.
     #[test]
     fn numbers_of_classes_tell_the_engine() {
         use crate::wire::engine::Feeds;
@@ -567,7 +568,7 @@ mod tests {
 
     #[test]
     fn inherited() {
-        // A stub: the whole table is the parent's.
+        // cd40 is a stub: the whole table is the parent's.
         assert_eq!(method(0xcd40, 0x1b0).expect("a140's").class(), 0xa140);
         // SEM_EXECUTE is in ca6f's header with two of its eight fields, and two of seven operations.
         let execute = method(0xca6f, 0x6c).expect("c96f's");
@@ -576,7 +577,7 @@ mod tests {
         assert_eq!(operation.names().iter().count(), 7);
         // A whole header has its own.
         assert_eq!(method(0xc96f, 0x6c).expect("its own").class(), 0xc96f);
-        // Partial: WFI is not in ca6f's header.
+        // ca6f is partial: WFI is not in its header.
         assert_eq!(method(0xca6f, 0x78).expect("c96f's").name(), "WFI");
         // Optical flow: only the methods that all Falcon classes share.
         assert_eq!(method(0xb8fa, 0x300).expect("common").name(), "EXECUTE");

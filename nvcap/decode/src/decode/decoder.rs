@@ -28,17 +28,17 @@ use crate::wire::{
 pub struct DecodeOptions {
     /// The events to emit; all by default.
     pub wants: Wants,
-    /// The most memory that the shadow of GPU memory takes, in bytes; the least recently used pages are dropped first.
+    /// The most memory that the shadow of GPU memory may take, bytes. The least recently used pages are dropped first.
     pub shadow_bytes: usize,
-    /// Host class of a channel of which nothing is known.
+    /// Host class that is assumed for a channel of which nothing is known.
     pub host_class: u32,
-    /// Chip of every GPU, whatever other evidence says.
+    /// Chip of every GPU, which overrides all other evidence.
     pub chip: Option<&'static Chip>,
-    /// Number of the GPU in a linked group that the subdevice masks are applied for.
+    /// Number of the GPU within a linked group; subdevice masks are applied for this GPU.
     pub subdevice: u8,
 }
 
-/// Default of [`DecodeOptions::shadow_bytes`]: 64 MiB, sixty times what the largest graph upload measured (1024 nodes) takes.
+/// Default of [`DecodeOptions::shadow_bytes`]: 64 MiB, sixty times the memory that the largest measured graph upload (1024 nodes) takes.
 pub const SHADOW_BYTES: usize = 64 << 20;
 
 impl Default for DecodeOptions {
@@ -53,7 +53,7 @@ impl Default for DecodeOptions {
     }
 }
 
-/// The decoder. One serves a whole trace: it keeps channels and processes apart.
+/// The decoder. One decoder serves a whole trace: it keeps channels and processes apart.
 pub struct Decoder {
     options: DecodeOptions,
     channels: NumberMap<ChannelId, ChannelBindings>,
@@ -61,18 +61,18 @@ pub struct Decoder {
     plans: Plans,
     chips: Chips,
     graphs: Graphs,
-    /// QMDs known from the process's memory that were not overwritten since.
+    /// QMDs known from the process's memory that have not been overwritten since.
     qmd_copies: NumberSet<(Space, u64)>,
     /// QMDs and the words that they release.
     driver_writes: DriverWrites,
     kernels: Kernels,
-    /// Processes of which anything is known, with their channels: of others nothing is to be forgotten.
+    /// Processes of which anything is known, with their channels. Of other processes there is nothing to forget.
     spaces: NumberMap<Space, NumberSet<ChannelId>>,
     counts: Counts,
 }
 
 impl Decoder {
-    /// A decoder without any state.
+    /// Makes a decoder without any state.
     pub fn new(options: DecodeOptions) -> Self {
         Self {
             shadow: Shadow::new(options.shadow_bytes),
@@ -89,8 +89,8 @@ impl Decoder {
         }
     }
 
-    /// Announces a channel, or adds to what is known of it. A submission on a channel that was never announced is decoded
-    /// too, with the facts in the submission itself.
+    /// Announces a channel, or adds facts about it. A submission on a channel that was never announced is decoded too, with the facts in
+    /// the submission itself.
     pub fn channel(&mut self, c: &record::Channel) {
         let channel = self.channel_mut(c.id, c.at.pid);
         if channel.space != c.at.pid {
@@ -106,12 +106,12 @@ impl Decoder {
         }
     }
 
-    /// Sets the engine that a channel feeds, if its record does not have it.
+    /// Sets the engine that a channel feeds, if the channel's record does not have it.
     pub fn engine(&mut self, id: ChannelId, engine: Engine) {
         self.channel_mut(id, 0).engine = engine;
     }
 
-    /// Sets the class of a subchannel whose SET_OBJECT came before everything that is decoded.
+    /// Sets the class of a subchannel whose SET_OBJECT came before the first decoded submission.
     pub fn bind(&mut self, id: ChannelId, subchannel: u8, class: u32) {
         let (space, gpu) = {
             let channel = self.channel_mut(id, 0);
@@ -125,18 +125,18 @@ impl Decoder {
         }
     }
 
-    /// Sets the chip of a GPU (`None`: of every GPU without a number), for the classes of subchannels whose SET_OBJECT was
-    /// not seen.
+    /// Sets the chip of a GPU (`None`: of every GPU without a number). It determines the classes of subchannels whose SET_OBJECT was not
+    /// seen.
     pub fn chip(&mut self, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
         self.chips.set(gpu, chip, by);
     }
 
-    /// Withdraws the chip set by [`Decoder::chip`].
+    /// Withdraws the chip that [`Decoder::chip`] set.
     pub fn forget_chip(&mut self, gpu: Option<u32>) {
         self.chips.forget(gpu);
     }
 
-    /// The events to emit.
+    /// Returns the events to emit.
     pub fn wants(&self) -> Wants {
         self.options.wants
     }
@@ -154,13 +154,13 @@ impl Decoder {
         }
     }
 
-    /// Adds the name of a program: its launches have it from the record's time on, until other code is written there.
+    /// Adds the name of a program. Launches of the program have it from the record's time on, until other code is written there.
     pub fn kernel(&mut self, kernel: Kernel) {
         self.spaces.entry(kernel.at.pid).or_default();
         self.kernels.add(kernel);
     }
 
-    /// Gives the kernels of a fault's suspects their names, as far as they are known.
+    /// Sets the names of the kernels that a fault suspects, as far as they are known.
     pub fn name_suspects(&self, fault: &mut Fault) {
         let Fault { at, suspects, .. } = fault;
         for suspect in suspects.iter_mut().filter(|s| s.kernel.is_none()) {
@@ -170,13 +170,13 @@ impl Decoder {
         }
     }
 
-    /// Emits graph replays that might have had further submissions, for a live trace that is idle for a while. Replays that
-    /// certainly have further submissions still wait.
+    /// Emits graph replays that might have had further submissions, for a live trace that is idle for a while. Replays that certainly have
+    /// further submissions stay pending.
     pub fn flush(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         self.emit_replays(None, false, sink);
     }
 
-    /// Emits everything that waited for more: at the end of a process, or of all.
+    /// Emits everything that is still pending, at the end of a process or of the trace.
     pub fn end(&mut self, pid: Option<u32>, sink: &mut dyn FnMut(&Event<'_>)) {
         self.emit_replays(pid, true, sink);
     }
@@ -193,17 +193,16 @@ impl Decoder {
         }
     }
 
-    /// Entries of this channel are missing: a method in progress cannot continue.
+    /// Records that entries of this channel are missing: a method in progress cannot continue.
     ///
-    /// Not needed where ring positions show the gap: a submission that does not begin at the end of the last one has the
-    /// same effect.
+    /// Not needed if ring positions show the gap: a submission that does not begin at the end of the last one has the same effect.
     pub fn gap(&mut self, id: ChannelId) {
         if let Some(channel) = self.channels.get_mut(&id) {
             channel.stream.reset();
         }
     }
 
-    /// Forgets the state of a channel: what comes of it is decoded as its first submissions are.
+    /// Forgets the state of a channel. Its later submissions are decoded like first ones.
     pub fn forget_channel(&mut self, id: ChannelId) {
         if let Some(channel) = self.channels.remove(&id)
             && let Some(channels) = self.spaces.get_mut(&channel.space)
@@ -212,13 +211,13 @@ impl Decoder {
         }
     }
 
-    /// A process has ended or executed another program: forgets its channels and memory, and replays of graphs that were
-    /// not emitted ([`Decoder::end`] emits them).
+    /// Forgets the channels and the memory of a process that has ended or executed another program, and replays of graphs that were not
+    /// emitted ([`Decoder::end`] emits them).
     pub fn forget_process(&mut self, pid: u32) {
         self.forget_process_before(pid, u64::MAX);
     }
 
-    /// Does as [`Decoder::forget_process`], but keeps kernels whose records are of that time or later.
+    /// Forgets a process like [`Decoder::forget_process`], but keeps kernels whose records are of the given time or later.
     pub fn forget_process_before(&mut self, pid: u32, time_ns: u64) {
         let Some(channels) = self.spaces.get_mut(&pid) else {
             return;
@@ -240,8 +239,8 @@ impl Decoder {
         }
     }
 
-    /// The context of a submission, from the facts known of its channel. A caller with more facts (thread names, phases)
-    /// adds them.
+    /// Returns the context of a submission, from the known facts about its channel. A caller with more facts (thread names, phases) adds
+    /// them.
     pub fn context(&self, s: &Submission, serial: u64) -> Context {
         let channel = self.channels.get(&s.channel);
         Context {
@@ -264,12 +263,12 @@ impl Decoder {
         }
     }
 
-    /// Counts of everything decoded so far.
+    /// Returns the counts of everything decoded so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Returns the number of writes to each method: class, byte address, writes; by class and address.
+    /// Returns the number of writes to each method: class, byte address and writes, sorted by class and address.
     pub fn method_counts(&self) -> Vec<(u32, u16, u64)> {
         let mut all: Vec<_> = self
             .plans
@@ -284,12 +283,12 @@ impl Decoder {
         all
     }
 
-    /// Pages held, and pages dropped because of the shadow's size limit.
+    /// Returns the number of shadow pages held, and of pages dropped because of the shadow's size limit.
     pub fn shadow_pages(&self) -> (usize, u64) {
         (self.shadow.pages(), self.shadow.evicted())
     }
 
-    /// The shadow of GPU memory: writes to it that were seen in the stream.
+    /// Returns the shadow of GPU memory: the writes to it that were seen in the stream.
     pub fn shadow(&mut self) -> &mut Shadow {
         &mut self.shadow
     }
@@ -317,7 +316,7 @@ impl Decoder {
 
     /// Decodes a submission; `sink` gets its events in order.
     ///
-    /// `places` gives copies a direction (pass `&()` if nothing is known).
+    /// `places` tells copies their direction (pass `&()` if nothing is known).
     pub fn submission(
         &mut self,
         s: &Submission,
@@ -405,7 +404,7 @@ impl Decoder {
     }
 }
 
-/// The head of a submission: its positions, and sums over its entries.
+/// Returns the head of a submission: its positions, and sums over its entries.
 fn head_of(s: &Submission) -> SubmissionHead {
     let mut bytes = 0;
     let mut missing = 0;
@@ -442,7 +441,7 @@ mod tests {
         }
     }
 
-    /// The end of a process costs what is known of it, not what is known of all.
+    /// Test that the end of a process costs time by the state of that process, not of all.
     #[test]
     fn the_end_of_a_process_forgets_its_channels_alone() {
         let mut decoder = Decoder::new(DecodeOptions::default());
@@ -454,7 +453,7 @@ mod tests {
         for (pid, id) in [(1, 10), (1, 11), (2, 20), (1, 12)] {
             decoder.channel(&channel(pid, id));
         }
-        // One is announced again, for another process; one is forgotten before.
+        // One channel is announced again, for another process; one is forgotten before.
         decoder.channel(&channel(2, 11));
         decoder.forget_channel(ChannelId(12));
         assert_eq!(decoder.spaces.get(&1).map(|c| c.len()), Some(2));

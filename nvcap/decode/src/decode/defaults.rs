@@ -1,18 +1,17 @@
-//! The class of a subchannel whose SET_OBJECT was not seen (nvcap attached in the middle of a process's life).
+//! Classes of subchannels whose SET_OBJECT was not seen, because nvcap attached in the middle of a process's life.
 //!
-//! On a graphics runlist subchannels have fixed meanings (0 3D, 1 compute, 2 inline to memory, 3 2D, 4 copy); other engines
-//! have one class whatever the subchannel. The class number depends on the chip. The chip is given by the caller, or by any
-//! class that was bound on the same GPU, or by the host class, which alone is the weakest evidence: a chip accepts the host
-//! classes of older ones too.
+//! On a graphics runlist subchannels have fixed meanings (0 3D, 1 compute, 2 inline to memory, 3 2D, 4 copy); other engines have one class
+//! whatever the subchannel. The class number depends on the chip. The chip comes from the caller, from any class that was bound on the same
+//! GPU, or from the host class. The host class alone is the weakest evidence, because a chip also accepts the host classes of older chips.
 
 use super::event::Engine;
 
 /// The engine classes of a chip, or of several chips with the same classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chip {
-    /// The chips.
+    /// Names of the chips.
     pub names: &'static [&'static str],
-    /// Newest host class.
+    /// Newest host class that the chip accepts.
     pub host: u32,
     /// 3D.
     pub graphics: u32,
@@ -41,8 +40,8 @@ macro_rules! chips {
     };
 }
 
-/// Chips, Volta to Blackwell (facts/rm/chip_classes.tsv; GV100 from its class headers). Among chips with the same newest
-/// host class and compute class, the data-centre one is first.
+/// Chips, Volta to Blackwell (facts/rm/chip_classes.tsv; GV100 from its class headers). Among chips with the same newest host class and
+/// compute class, the data-centre chip comes first.
 pub const CHIPS: &[Chip] = chips! {
     ["GV100"] 0xc36f 0xc397 0xc3c0 0xa140 0xc3b5 0 0 0 0;
     ["TU102" "TU104" "TU106" "TU116"] 0xc46f 0xc597 0xc5c0 0xa140 0xc5b5 0xc4b0 0xc4b7 0 0;
@@ -58,14 +57,14 @@ pub const CHIPS: &[Chip] = chips! {
 };
 
 impl Chip {
-    /// The chip with this name (`GH100`).
+    /// Returns the chip with this name (`GH100`).
     pub fn named(name: &str) -> Option<&'static Self> {
         CHIPS
             .iter()
             .find(|c| c.names.iter().any(|n| n.eq_ignore_ascii_case(name)))
     }
 
-    /// The chip that has `class` as its 3D, compute, copy or video class; inline, 2D and host classes are no evidence, for
+    /// Returns the chip that has `class` as its 3D, compute, copy or video class. Inline, 2D and host classes are no evidence, because
     /// several generations share them.
     pub fn with_class(class: u32) -> Option<&'static Self> {
         if class == 0 {
@@ -78,7 +77,7 @@ impl Chip {
             .or_else(|| exact(|c| c.nvdec))
     }
 
-    /// The chip with this newest host class.
+    /// Returns the chip with this newest host class.
     pub fn with_host(class: u32) -> Option<&'static Self> {
         CHIPS.iter().find(|c| c.host == class)
     }
@@ -89,7 +88,7 @@ impl Chip {
         place(self) > place(other)
     }
 
-    /// The chip of a PCI device id (vendor 10de), by the ranges that the public PCI id list gives each chip.
+    /// Returns the chip of a PCI device id (vendor 10de), by the ranges that the public PCI id list gives each chip.
     pub fn with_pci_device(id: u16) -> Option<&'static Self> {
         Self::named(match id {
             0x1d80..=0x1dff => "GV100",
@@ -120,7 +119,7 @@ impl Chip {
         })
     }
 
-    /// The class that `subchannel` of a channel on `engine` has by convention; 0 if there is none.
+    /// Returns the class that `subchannel` of a channel on `engine` has by convention; 0 if there is none.
     pub fn subchannel(&self, engine: Engine, subchannel: u8) -> u32 {
         match engine {
             Engine::Copy(_) => self.copy,

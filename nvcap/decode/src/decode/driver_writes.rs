@@ -1,5 +1,5 @@
-//! Memory that the driver writes inline on its own account: QMDs, and the words that QMDs release. And programs that a profiler
-//! puts into QMDs.
+//! Memory that the driver writes inline on its own account: QMDs, and the words that QMDs release. Also the programs that a profiler puts
+//! into QMDs.
 
 use super::{
     event::{InlineContent, Launch},
@@ -13,11 +13,11 @@ use crate::wire::{
     words::u64_at,
 };
 
-/// The most addresses of a kind that are kept; libcuda takes both from pools and uses them again.
+/// The most addresses that are kept of each kind. libcuda takes both kinds from pools and reuses them.
 const MOST: usize = 1 << 16;
 /// Alignment of a QMD.
 const ALIGN: u64 = 256;
-/// The most bytes of constant bank 0 that the driver has before the arguments.
+/// The most bytes of constant bank 0 that the driver uses before the arguments.
 const DRIVERS_PART: usize = 0x380;
 /// Alignment of a program.
 const PROGRAM_ALIGN: u64 = 128;
@@ -27,12 +27,13 @@ const PROGRAM_ALIGN: u64 = 128;
 pub(super) struct DriverWrites {
     qmds: NumberSet<(Space, u64)>,
     releases: NumberSet<(Space, u64)>,
-    /// Programs that a profiler has put in the place of others, and where the driver's part of constant bank 0 has the kernel's own.
+    /// Stand-ins: programs that a profiler has put in the place of others. The value is the offset in the driver's part of constant bank 0
+    /// at which the kernel's own program is found, once known.
     stand_ins: NumberMap<(Space, u64), Option<u16>>,
 }
 
 impl DriverWrites {
-    /// Takes in a QMD of `class` (0 if unknown) that lies at `address`.
+    /// Records a QMD of `class` (0 if unknown) at `address`.
     pub(super) fn qmd(&mut self, space: Space, class: u32, address: u64, qmd: &[u8]) {
         if self.qmds.len() >= MOST {
             self.qmds.clear();
@@ -46,9 +47,9 @@ impl DriverWrites {
         }
     }
 
-    /// Takes in a launch: where another kernel of the process was seen to be run through its program, it is known to be a stand-in. The
-    /// constants then have the kernel's own program where that kernel's had it. In a graph nothing else names it: a QMD has the program
-    /// fetched beforehand that runs next.
+    /// Records a launch. If the process was seen to run another kernel through the launch's program, the program is a stand-in. The
+    /// launch's constants then hold the kernel's own program, at the offset at which they held it for that other kernel. In a graph, no
+    /// launch names its kernel otherwise: a QMD prefetches the program of the kernel that runs next.
     pub(super) fn launch(&mut self, space: Space, launch: &mut Launch, shadow: &mut Shadow) {
         match (launch.stand_in, launch.program) {
             (Some(stand_in), Some(own)) if stand_in != own => {
@@ -78,7 +79,7 @@ impl DriverWrites {
         }
     }
 
-    /// Content of a write of `bytes` bytes to `dst`, where its address tells it.
+    /// Returns the content of a write of `bytes` bytes to `dst`, if the address tells it.
     pub(super) fn content(&self, space: Space, dst: u64, bytes: u64) -> Option<InlineContent> {
         if matches!(bytes, 4 | 8 | 16) && self.releases.contains(&(space, dst)) {
             return Some(InlineContent::Semaphore);
@@ -99,13 +100,13 @@ impl DriverWrites {
     }
 }
 
-/// Address of the driver's part of a launch's constant bank 0.
+/// Returns the address of the driver's part of a launch's constant bank 0.
 fn drivers_part(launch: &Launch) -> Option<GpuVa> {
     let bank = launch.constant_banks.iter().find(|b| b.index == 0)?;
     Some(bank.address)
 }
 
-/// Offset at which the driver's part of constant bank 0 has a kernel's own program.
+/// Returns the offset at which the driver's part of constant bank 0 holds a kernel's own program.
 fn place_of(launch: &Launch, own: GpuVa, shadow: &mut Shadow, space: Space) -> Option<u16> {
     let mut bytes = [0; DRIVERS_PART];
     let bank = drivers_part(launch)?;
@@ -117,7 +118,7 @@ fn place_of(launch: &Launch, own: GpuVa, shadow: &mut Shadow, space: Space) -> O
     u16::try_from(at * 8).ok()
 }
 
-/// The program that a launch's constants have at an offset, if it may be one.
+/// Returns the program at an offset in a launch's constants, if the value may be a program.
 fn own_at(launch: &Launch, at: u16, shadow: &mut Shadow, space: Space) -> Option<GpuVa> {
     let mut word = [0; 8];
     let place = drivers_part(launch)?.0.checked_add(u64::from(at))?;
@@ -138,7 +139,8 @@ mod tests {
     const STAND_IN: u64 = 0x7f00_1000_0000;
     const OWN: u64 = 0x7f00_1000_6e00;
 
-    /// A launch by QMD of the stand-in, whose constants have `own` at offset 0x118; `told`: by what the QMD has fetched beforehand.
+    /// Makes a launch by QMD of the stand-in, whose constants have `own` at offset 0x118. `told`: the QMD names the own program by what it
+    /// prefetches.
     fn launch(shadow: &mut Shadow, own: u64, told: bool) -> Launch {
         let mut part = vec![0x11; 0x210];
         part[0x118..0x120].copy_from_slice(&own.to_le_bytes());
@@ -161,18 +163,18 @@ mod tests {
         let mut tell = |own: u64, told: bool| {
             let mut launch = launch(&mut shadow, own, told);
             writes.launch(SPACE, &mut launch, &mut shadow);
-            // As it is told again when it is counted.
+            // The launch is recorded again, as happens when it is counted.
             writes.launch(SPACE, &mut launch, &mut shadow);
             (launch.program.map(|p| p.0), launch.stand_in.map(|p| p.0))
         };
-        // Nothing shows yet that it is a stand-in.
+        // Nothing shows yet that the program is a stand-in.
         assert_eq!(tell(OWN, false), (Some(STAND_IN), None));
         assert_eq!(tell(OWN, true), (Some(OWN), Some(STAND_IN)));
         assert_eq!(
             tell(OWN + 0x500, false),
             (Some(OWN + 0x500), Some(STAND_IN))
         );
-        // What can be no program is none: the kernel is not known then.
+        // A value that cannot be a program is refused; the kernel is then not known.
         for no_program in [0, 0x80, OWN + 4, STAND_IN, u64::MAX] {
             assert_eq!(tell(no_program, false), (Some(STAND_IN), Some(STAND_IN)));
         }

@@ -1,7 +1,7 @@
 //! The decoder's inverse: forms valid method headers, method writes, QMDs and ring entries.
 //!
-//! Used by round-trip tests, by programs that submit without a GPU, and to form pushbuffers for trying a decoder. It knows
-//! forms and names, not what a driver would do with them.
+//! Used by round-trip tests, by programs that submit without a GPU, and to form pushbuffers for trying a decoder. It knows forms and names,
+//! but not how a driver would use them.
 //!
 //! ```
 //! use nvcap_decode::decode::encode::Pushbuffer;
@@ -24,13 +24,13 @@ use crate::wire::{
     header::{Header, Step},
 };
 
-/// The tables do not have this name.
+/// Error: the tables do not have a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{class:#06x} has no {name}: look at its methods with `nvcap explain {class:x}`")]
 pub struct Unnamed {
-    /// The class or QMD version.
+    /// The class or QMD version that was asked.
     pub class: u32,
-    /// The name that it does not have.
+    /// The name that the tables do not have.
     pub name: String,
 }
 
@@ -41,22 +41,22 @@ pub struct Pushbuffer {
 }
 
 impl Pushbuffer {
-    /// An empty pushbuffer.
+    /// Makes an empty pushbuffer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The words so far.
+    /// Returns the words so far.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
 
-    /// The words as they lie in memory.
+    /// Returns the words as bytes, as they lie in memory.
     pub fn bytes(&self) -> Vec<u8> {
         self.words.iter().flat_map(|w| w.to_le_bytes()).collect()
     }
 
-    /// A ring entry for these words at `address`, with the words.
+    /// Returns a segment: a ring entry for these words at `address`, with the words.
     pub fn segment(&self, address: GpuVa) -> Segment {
         let bytes = self.bytes();
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -73,13 +73,13 @@ impl Pushbuffer {
         self
     }
 
-    /// A header that is no method.
+    /// Appends a header that is not a method's.
     pub fn control(&mut self, control: Header) -> &mut Self {
         self.words.extend(control.word());
         self
     }
 
-    /// A method with its data, in as many headers as it needs (an immediate takes the low 13 bits of one word).
+    /// Appends a method with its data, in as many headers as it needs (an immediate takes the low 13 bits of one word).
     pub fn method(&mut self, step: Step, subchannel: u8, address: u16, data: &[u32]) -> &mut Self {
         if step == Step::Immediate {
             let data = data.first().copied().unwrap_or(0);
@@ -102,7 +102,7 @@ impl Pushbuffer {
                 data: 0,
             });
             self.words.extend_from_slice(part);
-            // The method at which the next header continues.
+            // Address of the method at which the next header continues.
             match step {
                 Step::Increment => address = address.wrapping_add(count.wrapping_mul(4)) & 0x3ffc,
                 Step::Once => (address, step) = (address.wrapping_add(4) & 0x3ffc, Step::Same),
@@ -112,7 +112,7 @@ impl Pushbuffer {
         self
     }
 
-    /// A run in an old form, with at most [`MAX_COUNT_OLD`] of the words.
+    /// Appends a run in an old form, with at most [`MAX_COUNT_OLD`] of the words.
     pub fn old(
         &mut self,
         increment: bool,
@@ -131,7 +131,7 @@ impl Pushbuffer {
         self
     }
 
-    /// Data for consecutive methods from the method `name` of `class` on.
+    /// Appends data for consecutive methods, beginning with the method `name` of `class`.
     ///
     /// # Errors
     /// When the class has no such method.
@@ -146,12 +146,12 @@ impl Pushbuffer {
         Ok(self.method(Step::Increment, subchannel, address, data))
     }
 
-    /// SET_OBJECT.
+    /// Appends SET_OBJECT.
     pub fn bind(&mut self, subchannel: u8, class: u32) -> &mut Self {
         self.method(Step::Increment, subchannel, 0, &[class])
     }
 
-    /// An inline write as libcuda forms it: OFFSET_OUT, LINE_LENGTH_IN, LAUNCH_DMA, then the data.
+    /// Appends an inline write as libcuda forms it: OFFSET_OUT, LINE_LENGTH_IN, LAUNCH_DMA, then the data.
     ///
     /// # Errors
     /// When the class takes no inline data.
@@ -174,7 +174,7 @@ impl Pushbuffer {
         Ok(self.method(Step::Same, subchannel, load, &words))
     }
 
-    /// A linear copy by a copy class.
+    /// Appends a linear copy by a copy class.
     ///
     /// # Errors
     /// When the class is no copy class.
@@ -192,7 +192,7 @@ impl Pushbuffer {
         self.named(subchannel, class, "LAUNCH_DMA", &[0x182])
     }
 
-    /// A semaphore release by a compute or 3D class.
+    /// Appends a semaphore release by a compute or 3D class.
     ///
     /// # Errors
     /// When the class has no report semaphore.
@@ -208,7 +208,7 @@ impl Pushbuffer {
         self.named(subchannel, class, "SET_REPORT_SEMAPHORE_A", &data)
     }
 
-    /// A launch of the QMD at `qmd` (256-byte aligned), as libcuda commands it on Hopper.
+    /// Appends a launch of the QMD at `qmd` (256-byte aligned), as libcuda commands it on Hopper.
     ///
     /// # Errors
     /// When the class has no SEND_SIGNALING_PCAS2_B.
@@ -218,16 +218,16 @@ impl Pushbuffer {
     }
 }
 
-/// An address in two words, as the methods ..._UPPER and ..._LOWER take it.
+/// Returns an address in two words, as the methods ..._UPPER and ..._LOWER take it.
 fn upper_lower(address: GpuVa) -> [u32; 2] {
     [(address.0 >> 32) as u32, address.0 as u32]
 }
 
-/// The first addresses of the methods of a class, by name.
+/// First addresses of the methods of a class, by name.
 type Names = HashMap<&'static str, u16>;
 
 thread_local! {
-    // The tables are sorted by address: a program that submits all the time must not search them for each name.
+    // The tables are sorted by address. This index spares a program that submits all the time the search for each name.
     static NAMES: RefCell<HashMap<u32, Names>> = RefCell::default();
 }
 
@@ -242,7 +242,7 @@ fn address_of(class: u32, name: &str) -> Result<u16, Unnamed> {
     })
 }
 
-/// The names of a class, with its parents' for those it does not have itself.
+/// Returns the method names of a class, with its parents' for those that it does not have itself.
 fn names_of(class: u32) -> Names {
     let mut names = Names::new();
     let mut next = classes::class(class);
@@ -255,7 +255,7 @@ fn names_of(class: u32) -> Names {
     names
 }
 
-/// The fields of a layout, by name.
+/// Fields of a layout, by name.
 type Fields = HashMap<&'static str, qmd::Field>;
 
 thread_local! {
@@ -278,7 +278,7 @@ pub struct Qmd {
 }
 
 impl Qmd {
-    /// An empty QMD of a version, with its version bits set; `None` if there is no such layout.
+    /// Makes an empty QMD of a version, with its version bits set; `None` if there is no such layout.
     pub fn new(version: (u8, u8)) -> Option<Self> {
         let layout = qmd::layout(version)?;
         let mut qmd = Self {
@@ -293,9 +293,8 @@ impl Qmd {
         Some(qmd)
     }
 
-    /// A QMD of a version (04_00 to 05_00) for the launch in `view`: grid, block, registers, shared and local memory,
-    /// barriers, program, constant banks, releases, dependents with their actions, dependence counter. Cooperative launches
-    /// are not supported.
+    /// Makes a QMD of a version (04_00 to 05_00) for the launch in `view`: grid, block, registers, shared and local memory, barriers,
+    /// program, constant banks, releases, dependents with their actions, dependence counter. Cooperative launches are not supported.
     ///
     /// # Errors
     /// When the version has no such layout or has other names for fields.
@@ -314,7 +313,7 @@ impl Qmd {
         } else {
             2
         };
-        // The layout counts clusters where there are some.
+        // The layout counts clusters if the launch has them.
         let each = view.cluster.unwrap_or([1; 3]);
         let grid: [u32; 3] = std::array::from_fn(|i| view.grid[i] / each[i].max(1));
         qmd.set("QMD_TYPE", 0, kind)?;
@@ -362,7 +361,7 @@ impl Qmd {
         Ok(qmd)
     }
 
-    /// Sets element `i` of the field `name` (0 if it is no array); excess bits of the value are cut.
+    /// Sets element `i` of the field `name` (0 if it is no array). Excess bits of the value are cut off.
     ///
     /// # Errors
     /// When the layout has no such field or element.
@@ -386,7 +385,7 @@ impl Qmd {
         }
     }
 
-    /// Sets `name`, or the field of that name that holds a shifted value.
+    /// Sets `name`, or the field of that name that holds the value shifted right.
     fn set_scaled(&mut self, name: &str, i: u16, value: u64) -> Result<(), Unnamed> {
         if self.set(name, i, value).is_ok() {
             return Ok(());
@@ -414,7 +413,7 @@ impl Qmd {
         self.set(&format!("{name}_LOWER"), i, value)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -32,7 +32,7 @@ impl<'a> SubmissionDecoder<'a> {
                     self.counts.controls += 1;
                     entry::apply_control(opcode, operand, base);
                 }
-                // Not fetched while its subdevice is masked out.
+                // A segment is not fetched while its subdevice is masked out.
                 EntryKind::Segment {
                     conditional: true, ..
                 } if stream.masked() => {}
@@ -45,7 +45,7 @@ impl<'a> SubmissionDecoder<'a> {
     fn fetched(&mut self, segment: &'a Segment, len: u32, stream: &mut Stream) {
         self.segment = &segment.bytes;
         self.writes_until = None;
-        // Unfinished data continues: then this entry is a part of the one before.
+        // Unfinished data continues: the entry is then a part of the one before.
         self.only_inline |= stream.pending() == 0;
         for item in stream.runs(&segment.bytes, len, &segment.holes) {
             match item {

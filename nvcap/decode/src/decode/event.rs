@@ -1,8 +1,8 @@
 //! The decoder's output: one [`Event`] at a time, borrowed, in stream order.
 //!
-//! A submission gives, in this order: one [`Body::Submission`]; per GPFIFO entry one [`Body::Entry`]; per method write one
-//! [`Body::Method`]; an [`Body::Operation`] right after the method that completes it; [`Body::Stop`] if an entry could not
-//! be read to its end. Sinks choose what they show.
+//! A submission gives, in this order: one [`Body::Submission`]; then for each GPFIFO entry one [`Body::Entry`], and for each method write
+//! in it one [`Body::Method`]; a [`Body::Operation`] right after the method that completes it; a [`Body::Stop`] if an entry could not be
+//! read to its end. Sinks choose the events that they show.
 
 use crate::wire::engine::Feeds;
 mod context;
@@ -36,7 +36,7 @@ use crate::wire::{GpuVa, entry::EntryKind, stream::StopReason};
 pub enum Engine {
     /// Graphics and compute.
     Graphics,
-    /// Copy engine, by number where known.
+    /// Copy engine, by number if known.
     Copy(Option<u32>),
     /// Video decoder.
     Nvdec(u32),
@@ -48,7 +48,7 @@ pub enum Engine {
     Ofa(u32),
     /// SEC2.
     Sec2,
-    /// Another, by NV2080_ENGINE_TYPE.
+    /// Another engine, by NV2080_ENGINE_TYPE.
     Other(u32),
     /// Not known.
     #[default]
@@ -69,7 +69,7 @@ impl From<Feeds> for Engine {
 pub struct Event<'a> {
     /// The submission's context.
     pub context: &'a Context,
-    /// Index of the entry that it comes from, among those of the submission; 0 where it comes from the whole submission.
+    /// Index, within the submission, of the entry that the event comes from; 0 for an event of the whole submission.
     pub entry: u32,
     /// The event itself.
     pub body: Body<'a>,
@@ -86,7 +86,7 @@ pub enum Body<'a> {
     Method(MethodWrite),
     /// An operation is complete.
     Operation(&'a Operation),
-    /// The chip of a GPU was settled; it gives the classes of subchannels whose SET_OBJECT was not seen.
+    /// The chip of a GPU was settled. The chip determines the classes of subchannels whose SET_OBJECT was not seen.
     Chip(ChipSettled),
     /// An entry was not read to its end.
     Stop(Stop),
@@ -95,7 +95,7 @@ pub enum Body<'a> {
 /// The chip that is assumed for a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChipSettled {
-    /// The chip; if several have the same classes, the first.
+    /// Name of the chip; the first name if several chips have the same classes.
     pub chip: &'static str,
     /// The evidence.
     pub by: ChipBy,
@@ -109,9 +109,9 @@ pub struct ChipSettled {
     serde(rename_all = "snake_case")
 )]
 pub enum ChipBy {
-    /// Assumed from the class of the channel. A chip takes channels of older classes too.
+    /// Class of the channel, which is an assumption: a chip also takes channels of older classes.
     Channel,
-    /// Assumed from the methods that were used.
+    /// Methods that were used, which is an assumption.
     Methods,
     /// The version of a QMD.
     QmdVersion,
@@ -119,12 +119,12 @@ pub enum ChipBy {
     Bound,
     /// The PCI device id.
     Pci,
-    /// Given by the caller (`--chip`).
+    /// Class that was bound on the same GPU.
     Given,
 }
 
 impl ChipBy {
-    /// Tells whether the chip is assumed, and may be another one.
+    /// Tells whether the chip is only assumed, and may be another one.
     #[must_use]
     pub fn is_assumed(self) -> bool {
         matches!(self, Self::Channel | Self::Methods)
@@ -136,11 +136,11 @@ impl ChipBy {
 pub struct SubmissionHead {
     /// Position of the first entry, counted without wrapping.
     pub position: u64,
-    /// GP_GET, where read.
+    /// GP_GET, if it was read.
     pub gp_get: Option<u32>,
-    /// GP_PUT before.
+    /// GP_PUT before the submission.
     pub prev_put: u32,
-    /// GP_PUT after.
+    /// GP_PUT after the submission.
     pub gp_put: u32,
     /// Number of entries.
     pub entries: u32,
@@ -161,7 +161,7 @@ pub struct EntryHead<'a> {
     pub raw: u64,
     /// Its kind.
     pub kind: EntryKind,
-    /// Its pushbuffer bytes (empty for a control entry), zero where missing.
+    /// Pushbuffer bytes, zero where bytes are missing. Empty for a control entry.
     pub bytes: &'a [u8],
 }
 
@@ -170,12 +170,11 @@ pub struct EntryHead<'a> {
 pub struct MethodWrite {
     /// Index of the entry in its submission.
     pub entry: u32,
-    /// Byte offset of the data word (for immediate data: of the header) in the entry.
+    /// Byte offset, within the entry, of the data word (of the header, if the data is immediate).
     pub offset: u32,
     /// Subchannel, 0..=7.
     pub subchannel: u8,
-    /// Class that interprets it: the channel's class for host methods, else the class bound to the subchannel
-    /// (0 when unknown).
+    /// Class that interprets the method: the channel's class for host methods, else the class bound to the subchannel (0 if unknown).
     pub class: u32,
     /// Byte address of the method.
     pub method: u16,
@@ -186,7 +185,7 @@ pub struct MethodWrite {
 }
 
 impl MethodWrite {
-    /// Class and address, printing as the method's name.
+    /// Returns class and address, which print as the method's name.
     pub fn id(&self) -> super::classes::MethodId {
         super::classes::MethodId {
             class: self.class,
@@ -227,13 +226,13 @@ impl std::fmt::Display for Stop {
 pub enum Operation {
     /// A grid launch.
     Launch(Box<Launch>),
-    /// A CUDA graph was replayed; emitted when its last submission is known.
+    /// A replay of a CUDA graph, emitted when its last submission is known.
     Graph(Box<Graph>),
     /// A copy-engine transfer.
     Copy(Box<Copy>),
     /// Data carried in the pushbuffer and written to memory.
     Inline(Inline),
-    /// A context that was made or a module that was loaded: what its submissions did.
+    /// A context that was made or a module that was loaded, as a summary of its submissions.
     Load(Load),
     /// A semaphore release, acquire or reduction.
     Semaphore(Semaphore),
@@ -269,19 +268,19 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Memory {
-    /// Location of its bytes.
+    /// Location of the bytes.
     pub place: Option<Place>,
-    /// RM client of the object.
+    /// RM client that owns the memory object.
     pub client: u32,
-    /// Its handle there.
+    /// Handle of the memory object within the client.
     pub handle: u32,
-    /// Its class.
+    /// Class of the memory object.
     pub class: u32,
-    /// Its size in bytes.
+    /// Size of the memory object, bytes.
     pub size: Option<u64>,
-    /// Offset of the address in it.
+    /// Offset of the address in the memory object.
     pub offset: u64,
-    /// Address of the same byte in the process, if mapped there.
+    /// Address of the same byte in the process, if it is mapped there.
     pub cpu: Option<CpuVa>,
 }
 
@@ -329,11 +328,11 @@ pub enum Direction {
     serde(rename_all = "snake_case")
 )]
 pub enum Evidence {
-    /// From the mappings at the addresses.
+    /// The mappings at the addresses.
     Mappings,
-    /// From the runlist that libcuda habitually uses for it.
+    /// The runlist, which libcuda habitually uses for the direction.
     Habit,
-    /// From the operation itself.
+    /// The operation itself.
     Stated,
 }
 
@@ -343,36 +342,36 @@ pub enum Evidence {
 pub struct Copy {
     /// Bytes written (0 for a launch without a transfer).
     pub bytes: u64,
-    /// Source address; `None` when there is none (a fill).
+    /// Source address; `None` for a fill, which has no source.
     pub src: Option<GpuVa>,
     /// Destination address.
     pub dst: Option<GpuVa>,
-    /// Source and destination are physical addresses.
+    /// True for source and for destination if that one is a physical address.
     pub physical: (bool, bool),
-    /// Layout or change of its bytes.
+    /// Layout of the bytes, or the change that the engine makes to them.
     pub mode: CopyMode,
-    /// The engine that runs it.
+    /// Engine that runs the copy.
     pub engine: CopyEngine,
-    /// Direction, where it could be inferred.
+    /// Direction, if it could be inferred.
     pub direction: Option<Direction>,
     /// Evidence for the direction.
     pub direction_from: Option<Evidence>,
-    /// Bytes of a line.
+    /// Length of a line, bytes.
     pub line_bytes: u32,
-    /// Lines (1 for 1D).
+    /// Number of lines (1 for 1D).
     pub lines: u32,
-    /// Pitches of source and destination, bytes, for several lines.
+    /// Pitches of source and destination, bytes, if there are several lines.
     pub pitch: Option<(i32, i32)>,
     /// A fill's pattern.
     pub pattern: Option<Vec<u32>>,
-    /// The semaphore this launch releases.
+    /// Semaphore that this launch releases.
     pub semaphore: Option<SemaphoreWrite>,
     /// The data word of LAUNCH_DMA.
     pub launch_dma: u32,
-    /// The memory at the source, where known.
+    /// Memory at the source, if known.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub src_memory: Option<Memory>,
-    /// The memory at the destination, where known.
+    /// Memory at the destination, if known.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub dst_memory: Option<Memory>,
 }
@@ -415,9 +414,9 @@ pub enum SemaphoreUnit {
 pub enum SemaphoreAction {
     /// Writes the payload.
     Release,
-    /// Waits until equal.
+    /// Waits until the value equals the payload.
     AcquireEqual,
-    /// Waits until greater or equal.
+    /// Waits until the value is greater than or equal to the payload.
     AcquireGreaterEqual,
     /// Waits until (value AND payload) is not zero.
     AcquireAnd,
@@ -425,7 +424,7 @@ pub enum SemaphoreAction {
     AcquireNor,
     /// Combines the payload with the value in memory.
     Reduction,
-    /// Raises a trap or something the tables do not name.
+    /// Raises a trap, or does something that the tables do not name.
     Other(u32),
 }
 
@@ -433,7 +432,7 @@ pub enum SemaphoreAction {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Semaphore {
-    /// Unit that handles it.
+    /// Unit that handles the semaphore.
     pub unit: SemaphoreUnit,
     /// The action.
     pub action: SemaphoreAction,
@@ -449,7 +448,7 @@ pub struct Semaphore {
     pub reduction: Option<Reduction>,
     /// True if the release waits until the engine is idle.
     pub wait_for_idle: bool,
-    /// The data word that executed it.
+    /// Data word that executed the operation.
     pub execute: u32,
 }
 
@@ -457,7 +456,7 @@ pub struct Semaphore {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Barrier {
-    /// `wfi`, `membar_sys`, `tlb_invalidate`, `invalidate_shader_caches`, ...: the method or operation in lower case.
+    /// Name: the method or operation in lower case, such as `wfi`, `membar_sys`, `tlb_invalidate`, `invalidate_shader_caches`.
     pub what: &'static str,
     /// The class.
     pub class: u32,
@@ -465,7 +464,7 @@ pub struct Barrier {
     pub method: u16,
     /// The data word.
     pub data: u32,
-    /// The address that it concerns.
+    /// Address that the operation concerns.
     pub address: Option<GpuVa>,
 }
 
@@ -483,13 +482,13 @@ pub struct Bind {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Draw {
-    /// `draw`, `clear`, `blit`, ...
+    /// Name: `draw`, `clear`, `blit`, ...
     pub what: &'static str,
     /// The class.
     pub class: u32,
     /// The method that triggered it.
     pub method: u16,
-    /// Its data word.
+    /// Data word of that method.
     pub data: u32,
     /// Vertices or indices, if the operation has them.
     pub count: Option<u32>,
@@ -499,7 +498,7 @@ pub struct Draw {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Video {
-    /// `decode`, `encode`, `jpeg`, `flow`, ...
+    /// Name: `decode`, `encode`, `jpeg`, `flow`, ...
     pub what: &'static str,
     /// The class.
     pub class: u32,
@@ -511,7 +510,7 @@ pub struct Video {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct HostOp {
-    /// `yield`, `non_stall_interrupt`, `set_reference`, ...
+    /// Name: `yield`, `non_stall_interrupt`, `set_reference`, ...
     pub what: &'static str,
     /// The data word.
     pub data: u32,

@@ -1,5 +1,5 @@
-//! Evidence in a stream of its chip, when none was given: a class that it binds or the version of a QMD that it writes,
-//! else the methods that it uses. The conclusion from methods is an assumption, and is emitted as one.
+//! Evidence of the chip in a stream, used if no chip was given: a class that the stream binds or the version of a QMD that it writes, else
+//! the methods that it uses. The conclusion from methods is an assumption, and is emitted as one.
 
 use super::{
     classes,
@@ -16,11 +16,11 @@ use crate::wire::{
     stream::{Item, Stream},
 };
 
-/// The subchannel that compute is bound to by convention.
+/// Subchannel to which compute is bound by convention.
 const COMPUTE: u8 = 1;
 
-/// Evidence of the chip in a submission. `stream` is the channel's state before the submission; `channel` is the chip whose
-/// newest channel class this channel has: it is accepted unless the methods contradict it.
+/// Finds evidence of the chip in a submission. `stream` is the channel's state before the submission. `channel` is the chip whose newest
+/// channel class this channel has; it is accepted unless the methods contradict it.
 pub(super) fn chip(
     s: &Submission,
     mut stream: Stream,
@@ -39,7 +39,7 @@ pub(super) fn chip(
                 && let Some(class) = run.word(0)
                 && let Some(chip) = Chip::with_class(class_of(class))
             {
-                // Read first: the methods before it in the submission are for the same chip.
+                // This evidence is read first: the methods before it in the submission are for the same chip.
                 return Some((chip, ChipBy::Bound));
             }
             let inline = (run.subchannel, run.address) == (COMPUTE, LOAD_INLINE_DATA);
@@ -65,7 +65,7 @@ pub(super) fn chip(
     by_methods(&used, engine, channel)
 }
 
-/// The chip whose compute class has QMDs of this version and size.
+/// Returns the chip whose compute class has QMDs of this version and size.
 fn by_qmd(data: &[u8]) -> Option<&'static Chip> {
     if data.len() != qmd::MAX_BYTES && data.len() != 256 {
         return None;
@@ -77,7 +77,7 @@ fn by_qmd(data: &[u8]) -> Option<&'static Chip> {
     })
 }
 
-/// The chip whose classes name most of the methods: the channel's if it is among these, else the oldest.
+/// Returns the chip whose classes name most of the methods. If several do, it is the channel's, or else the oldest.
 fn by_methods(
     used: &[(u8, u16)],
     engine: Engine,

@@ -1,5 +1,5 @@
-//! Names one thing in full: a method write with its fields, a QMD with its fields. For `nvcap explain`, for the verbose
-//! text, and for library users with a word to interpret.
+//! Explanation of one item in full: a method write with its fields, a QMD with its fields. Used by `nvcap explain`, by the verbose text,
+//! and by library users with a word to interpret.
 //!
 //! ```
 //! use nvcap_decode::decode::explain;
@@ -28,7 +28,7 @@ pub struct Field {
     pub low: u32,
     /// Value.
     pub value: u64,
-    /// Name of the value, if it has one.
+    /// Name of the value, if the tables have one.
     pub value_name: Option<&'static str>,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Field {
     }
 }
 
-/// A method write, in full.
+/// A method write with its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MethodText {
@@ -59,16 +59,16 @@ pub struct MethodText {
     pub name: String,
     /// Data word.
     pub data: u32,
-    /// Its fields, by bit.
+    /// Fields, by bit.
     pub fields: Vec<Field>,
-    /// Bits that are set and belong to no field.
+    /// Bits that are set but belong to no field.
     pub stray: u32,
 }
 
 /// Explains a method write; `None` if the tables do not have the class or the method.
 pub fn method(class: u32, address: u16, data: u32) -> Option<MethodText> {
     let class = classes::class(class)?;
-    // No method lies between two words.
+    // Methods lie at multiples of four bytes only.
     let method = address
         .is_multiple_of(4)
         .then(|| class.method(address))
@@ -119,7 +119,7 @@ fn applies(class: Class, method: Method, f: &Field, data: u32) -> bool {
     }
 }
 
-/// A QMD, in full.
+/// A QMD with its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct QmdText {
@@ -127,16 +127,16 @@ pub struct QmdText {
     pub version: (u8, u8),
     /// Size of the layout in bytes.
     pub bytes: usize,
-    /// Its fields, by bit. Zero elements are left out of an array whose size is only an upper bound.
+    /// Fields, by bit. Of an array whose size is only an upper bound, elements that are zero are left out.
     pub fields: Vec<Field>,
 }
 
-/// Explains a QMD of `class` (0 if unknown: then only the version bits decide); `None` if no layout fits.
+/// Explains a QMD of `class`; `None` if no layout fits. If the class is unknown (0), only the version bits decide.
 pub fn qmd(class: u32, bytes: &[u8]) -> Option<QmdText> {
     let layout = qmd::layout(qmd::version_of(class, bytes)?)?;
     let mut fields = Vec::new();
     for f in layout.fields() {
-        // Where classes differ in a field, only that of this class.
+        // If classes differ in a field, only the one of this class is shown.
         if class != 0
             && f.classes().all(|c| c != class)
             && layout
@@ -175,7 +175,7 @@ pub fn qmd(class: u32, bytes: &[u8]) -> Option<QmdText> {
     })
 }
 
-/// Methods of a class whose name contains `part`, ignoring case.
+/// Returns the methods of a class whose names contain `part`, ignoring case.
 pub fn search(class: u32, part: &str) -> Vec<Method> {
     let part = part.to_uppercase();
     let mut found: Vec<Method> = Vec::new();

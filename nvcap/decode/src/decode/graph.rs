@@ -1,9 +1,9 @@
-//! Grids that run: from the QMDs that a submission names to those that they start in turn, and the replays of CUDA graphs.
+//! Grids that run: the QMDs that a submission names, the QMDs that those start in turn, and the replays of CUDA graphs.
 //!
-//! A pushbuffer names some QMDs by PCAS. A named QMD that waits neither for another QMD nor for a decrement runs; the
-//! others are made ready. When a grid ends, the hardware schedules or decrements its dependents. So one replay of a graph
-//! runs the QMDs that its submissions start and all that these lead to, each once. docs/decoding.md, "What runs", has the
-//! rules and the measurements behind them.
+//! A pushbuffer names some QMDs by PCAS. A named QMD that waits neither for another QMD nor for a decrement runs; the others are made
+//! ready. When a grid ends, the hardware schedules or decrements its dependents. One replay of a graph therefore runs the QMDs that its
+//! submissions start and all QMDs to which these lead, each once. docs/decoding.md, "What runs", has the rules and the measurements behind
+//! them.
 //!
 //! This module follows QMDs in the shadow; it knows no methods and makes no launches.
 
@@ -24,11 +24,11 @@ use crate::wire::hash::{NumberMap, NumberSet};
 /// A QMD that an entry names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named {
-    /// Its address.
+    /// Address of the QMD.
     pub address: u64,
-    /// The action on it.
+    /// Action on the QMD.
     pub action: PcasAction,
-    /// Reader of its bytes.
+    /// Reader of the QMD's bytes.
     pub reader: Reader,
 }
 
@@ -43,7 +43,7 @@ impl Named {
     }
 }
 
-/// A QMD that runs, or would if it were known.
+/// A QMD that runs; possibly one whose content is not known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub address: u64,
@@ -55,15 +55,15 @@ pub(super) struct Run {
 /// The grids that an entry starts.
 #[derive(Default)]
 pub(super) struct Started {
-    /// In the order in which they start each other, including unknown ones.
+    /// QMDs in the order in which they start each other, including unknown ones.
     runs: Vec<Run>,
-    /// Views of the first [`MOST_VIEWS`] of `runs`, where the QMD was read.
+    /// Views of the first [`MOST_VIEWS`] of `runs`; `None` for a QMD that was not read.
     views: Vec<Option<View>>,
     /// True if the entry is a replay of a graph, or a part of one.
     pub graph: bool,
     uploaded: bool,
     conditional: bool,
-    /// The open replay that it belongs to, if it works on a table of the driver's.
+    /// Open replay of which the entry is a part, if the entry works on a table of the driver's.
     replay: Option<u64>,
 }
 
@@ -75,7 +75,7 @@ impl Started {
         self.runs.push(run);
     }
 
-    /// The grids, with what was read of their QMDs if that was kept.
+    /// Returns the grids, each with the view of its QMD if that was kept.
     pub(super) fn into_runs(self) -> impl Iterator<Item = (Run, Option<View>)> {
         let views = self
             .views
@@ -85,16 +85,16 @@ impl Started {
     }
 }
 
-/// QMDs of a process that one submission decremented, and that wait for another decrement.
+/// QMDs of a process that one submission decremented, and that wait for further decrements.
 type Countdowns = NumberMap<u64, u32>;
 
-/// No graph has more countdowns than this: they are then forgotten.
+/// The most countdowns that are kept. No graph has more; above the limit all are forgotten.
 const MOST_COUNTDOWNS: usize = 1 << 16;
-/// The most QMDs that are followed from one entry: bounds an endless chain.
+/// The most QMDs that are followed from one entry, which bounds an endless chain.
 const MOST_RUNS: usize = 1 << 20;
-/// The most of them whose launches are kept as they were read: the others are read again, which takes time instead of memory.
+/// The most QMDs whose views are kept as they were read. The others are read again, which costs time instead of memory.
 const MOST_VIEWS: usize = 1 << 14;
-/// The most replays that may wait for further submissions at once.
+/// The most replays that may wait for further submissions at the same time.
 const MOST_OPEN: usize = 64;
 
 /// A replay that may have further submissions.
@@ -103,9 +103,9 @@ struct Open {
     context: Context,
     graph: Graph,
     tables: Vec<u64>,
-    /// The QMDs that its submissions begin with.
+    /// QMDs with which the replay's submissions begin.
     first: NumberSet<u64>,
-    /// Entries of the driver's tables that some of their predecessors have reached: the replay has further submissions.
+    /// Entries of the driver's tables that only some of their predecessors have reached: the replay has further submissions.
     entries: NumberMap<(u64, u32), u32>,
 }
 
@@ -135,7 +135,7 @@ impl Open {
     }
 }
 
-/// Counts one of the `of` events that `key` waits for; true when it was the last. Then the count is dropped.
+/// Counts one of the `of` events for which `key` waits. Returns true for the last one, and drops the count.
 fn count_down<K: Copy + Eq + std::hash::Hash>(
     waiting: &mut NumberMap<K, u32>,
     key: K,
@@ -158,8 +158,8 @@ pub(super) struct Graphs {
     countdowns: NumberMap<Space, Countdowns>,
 }
 
-/// Tells whether a launch of a submission is complete in itself: it runs at once and leads to nothing but the companion that
-/// the driver puts beside it.
+/// Tells whether a launch of a submission is complete in itself: it runs at once, and leads to nothing except the companion that the driver
+/// puts beside it.
 pub(super) fn is_alone(
     view: &View,
     reader: Reader,
@@ -189,7 +189,7 @@ struct Walk<'a> {
     countdowns: &'a mut Countdowns,
     open: &'a mut VecDeque<Open>,
     replays: &'a mut u64,
-    /// The QMD that the submission begins with.
+    /// QMD with which the submission begins.
     first: Option<u64>,
     ready: NumberSet<u64>,
     released: NumberSet<u64>,
@@ -199,8 +199,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Queues the QMDs that run at once, and notes those that are made ready. Returns the releases whose QMDs are unknown:
-    /// each may release any QMD that is ready.
+    /// Queues the QMDs that run at once, and records those that are made ready. Returns the releases whose QMDs are unknown; each of them
+    /// may release any QMD that is ready.
     fn begin(&mut self, named: &[Named]) -> Vec<Run> {
         let mut blind_releases = Vec::new();
         for n in named {
@@ -225,7 +225,7 @@ impl Walk<'_> {
         blind_releases
     }
 
-    /// Runs the queue to its end, with the QMDs that the running ones add to it. `written` are those that the entry wrote.
+    /// Runs the queue to its end, including the QMDs that running ones add to it. `written` are the QMDs that the entry wrote.
     fn follow_all(&mut self, written: &NumberSet<u64>) {
         while let Some((run, by_grid)) = self.queue.pop_front() {
             if !self.seen.insert(run.address) || self.started.runs.len() >= MOST_RUNS {
@@ -248,8 +248,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Gives each release of an unknown QMD one of the QMDs that are ready and were written here: programmatic dependent
-    /// launches of an attached process, whose companion was not seen. The releases left over are parts of a graph.
+    /// Assigns to each release of an unknown QMD one of the QMDs that are ready and were written here. This happens with programmatic
+    /// dependent launches of an attached process, whose companion was not seen. Releases that are left over are parts of a graph.
     fn release_blindly(
         &mut self,
         named: &[Named],
@@ -269,22 +269,22 @@ impl Walk<'_> {
         }
     }
 
-    /// Follows what a running QMD does to others.
+    /// Follows the effect of a running QMD on others.
     fn follow(&mut self, run: Run, view: &View) {
-        // Goes before those that wait, in their order: a chain is followed to its end first.
+        // These go before the waiting ones, in their own order: a chain is followed to its end first.
         let mut next = Vec::new();
         for d in &view.dependents {
             let known = run.reader.needs(d.address.0, self.shadow, self.space);
             let null = known.as_ref().is_some_and(|v| v.null);
             match d.action {
                 DependentAction::Other(_) => {}
-                // A companion schedules the slot of the launch after it, whatever that holds now.
+                // A companion schedules the slot of the launch after it, whatever that slot holds now.
                 DependentAction::Schedule if view.null && !self.ready.contains(&d.address.0) => {}
                 DependentAction::Schedule => next.push(d.address.0),
-                // The pushbuffer releases it as well, and it is counted there.
+                // The pushbuffer releases this QMD as well, and the release is counted there.
                 DependentAction::DecrementDependence if self.released.contains(&d.address.0) => {}
                 DependentAction::DecrementDependence if null => {}
-                // It is unknown whether that makes it run; a node of a graph is also named by the pushbuffer.
+                // It is unknown whether the decrement makes the QMD run. If it is a node of a graph, the pushbuffer names it as well.
                 DependentAction::DecrementDependence if known.is_none() => {}
                 DependentAction::DecrementDependence => {
                     let of = known.map_or(1, |v| v.dependence.max(1));
@@ -328,9 +328,9 @@ impl Walk<'_> {
         }
     }
 
-    /// The open replay that this submission belongs to, if it works on a table of the driver's: the oldest one with the
-    /// same table that does not begin with the same QMD (that would be the replay before). Observed submissions come
-    /// channel by channel, with several replays at once.
+    /// Returns the open replay to which this submission belongs, if it works on a table of the driver's: the oldest replay with the same
+    /// table that does not begin with the same QMD (a replay that does is the previous one). Several replays may be open, because observed
+    /// submissions come channel by channel.
     fn replay_with(&mut self, table: u64) -> usize {
         let own = self.started.replay;
         let fits = |o: &Open| match own {
@@ -362,7 +362,7 @@ impl Walk<'_> {
 }
 
 impl Graphs {
-    /// The grids started by an entry that names these QMDs. `written` are the QMDs that it wrote itself.
+    /// Returns the grids that an entry starts by naming these QMDs. `written` are the QMDs that the entry itself wrote.
     pub(super) fn start(
         &mut self,
         named: &[Named],
@@ -395,8 +395,8 @@ impl Graphs {
         walk.started
     }
 
-    /// Assigns the part of a graph that an entry started to its replay, or to a new one if none was found. Returns the
-    /// number of the replay, and its nodes so far.
+    /// Assigns the part of a graph that an entry started to its replay, or to a new one if none was found. Returns the number of the
+    /// replay, and the number of its nodes so far.
     pub(super) fn join(
         &mut self,
         started: &Started,
@@ -444,8 +444,8 @@ impl Graphs {
         graph.nodes += 1;
     }
 
-    /// A channel continued, with a part of `replay` or with something else: its other replays are complete, and taken out,
-    /// except those that certainly have further submissions.
+    /// Takes out the replays that are complete because their channel continued, with a part of `replay` or with something else. Replays
+    /// that certainly have further submissions stay.
     pub(super) fn complete(
         &mut self,
         context: &Context,
@@ -462,8 +462,7 @@ impl Graphs {
         })
     }
 
-    /// Takes out the open replays, of one process or of all; at the end, also those that certainly have further
-    /// submissions.
+    /// Takes out the open replays of one process or of all. At the end, it also takes out those that certainly have further submissions.
     pub(super) fn end(&mut self, space: Option<Space>, is_end: bool) -> Vec<(Context, Graph)> {
         self.take(|o| space.is_none_or(|s| s == o.space) && (is_end || o.entries.is_empty()))
     }

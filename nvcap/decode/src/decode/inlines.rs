@@ -1,4 +1,4 @@
-//! Inline writes of a submission: data in the pushbuffer, and what the driver's macros make of their arguments.
+//! Inline writes of a submission: data in the pushbuffer, and data that the driver's macros make from their arguments.
 
 use super::{
     class_dispatch::Reg,
@@ -47,7 +47,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Tells whether nothing but inline writes follows up to a semaphore release or the end, as in a batch of copies.
+    /// Tells whether only inline writes follow until a semaphore release or the end, as in a batch of copies.
     fn only_writes_follow(&mut self, subchannel: u8, from: usize) -> bool {
         if let Some((end, follow)) = self.writes_until
             && from <= end
@@ -72,12 +72,12 @@ impl SubmissionDecoder<'_> {
                 _ => break false,
             }
         };
-        // Each write of the batch has the same answer.
+        // The answer is the same for each write of the batch.
         self.writes_until = Some((at, follow));
         follow
     }
 
-    /// Data of a macro: the driver's memset, its fetched copy and QMDs are understood (docs/decoding.md).
+    /// Handles the data of a macro. The driver's memset, its fetched copy and its QMDs are understood (docs/decoding.md).
     pub(super) fn macro_data(&mut self, subchannel: u8, address: u16, offset: u32, data: u32) {
         let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
             return;
@@ -107,7 +107,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Tells whether a semaphore release, or nothing, follows at byte `at` of the segment.
+    /// Tells whether a semaphore release, or nothing more, follows at byte `at` of the segment.
     fn semaphore_or_end(&self, subchannel: u8, at: usize) -> bool {
         let Some(word) = u32_at(self.segment, at) else {
             return true;

@@ -1,4 +1,4 @@
-//! The kernels at programs' addresses, as records told them.
+//! Kernels at the addresses of programs, from the records that name them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,60 +9,61 @@ use super::{
 use crate::record::{Kernel, NamedBy};
 use crate::wire::{GpuVa, hash::NumberMap, words::u64_at};
 
-/// The most programs kept of one process. A long-lived process that compiles at run time makes ever new ones.
+/// The most programs that are kept of one process. A long-lived process that compiles at run time keeps making new ones.
 const MOST: usize = 1 << 20;
-/// The most kernels kept of one program's address, where code was replaced.
+/// The most kernels that are kept of one program's address at which code was replaced.
 const MOST_OF_ONE: usize = 4;
 
-/// The most times kept of one kernel's records.
+/// The most times that are kept of one kernel's records.
 const MOST_TOLD: usize = 16;
 
-/// A kernel at a program's address. It was there at the time of each of its records, which is that of a submission that launched it.
+/// A kernel at a program's address. It was there at the time of each of its records, which is the time of a submission that launched it.
 #[derive(Debug)]
 struct KnownKernel {
     kernel: Arc<Kernel>,
-    /// The times of its records, in order, ns; never empty. Other code may have lain there between two of them, with or without a record.
+    /// Times of the kernel's records, in order, ns; never empty. Other code may have been there between two of them, with or without a
+    /// record.
     told_ns: Vec<u64>,
 }
 
 impl KnownKernel {
-    /// The time from which it holds.
+    /// Returns the time from which the kernel is valid.
     fn since_ns(&self) -> u64 {
         self.told_ns.first().copied().unwrap_or(u64::MAX)
     }
 
-    /// The last time by which it was there.
+    /// Returns the last record's time, not after `time_ns`, at which the kernel was there.
     fn told_by(&self, time_ns: u64) -> Option<u64> {
         let behind = self.told_ns.partition_point(|told| *told <= time_ns);
         self.told_ns.get(behind.checked_sub(1)?).copied()
     }
 
-    /// Takes in that it was there at a time, too.
+    /// Records that the kernel was there at a further time.
     fn tell(&mut self, time_ns: u64) {
         if let Err(place) = self.told_ns.binary_search(&time_ns) {
             self.told_ns.insert(place, time_ns);
         }
-        // Any of them suffices for what lies behind it. The newest one is needed longest.
+        // Any of the times suffices for what comes after it, and the newest is needed longest.
         if self.told_ns.len() > MOST_TOLD {
             self.told_ns.remove(MOST_TOLD - 1);
         }
     }
 
-    /// Takes in that other code was written at a time; false if nothing tells that it was there again.
+    /// Records that other code was written at a time. Returns false if no record shows the kernel there again later.
     fn survives(&mut self, written_ns: u64) -> bool {
         self.told_ns.retain(|told| *told >= written_ns);
         !self.told_ns.is_empty()
     }
 }
 
-/// Kernels by address space and address of their programs, as records told them.
+/// Kernels by address space and address of their programs, from their records.
 #[derive(Debug, Default)]
 pub(super) struct Kernels {
     spaces: NumberMap<Space, BTreeMap<u64, Vec<KnownKernel>>>,
 }
 
 impl Kernels {
-    /// Takes a kernel.
+    /// Adds a kernel.
     pub(super) fn add(&mut self, kernel: Kernel) {
         let space = self.spaces.entry(kernel.at.pid).or_default();
         if space.len() >= MOST {
@@ -72,7 +73,7 @@ impl Kernels {
         let time_ns = kernel.at.time_ns;
         here.retain(|h| h.since_ns() != time_ns);
         let behind = here.partition_point(|h| h.since_ns() <= time_ns);
-        // The same one as before, asked for again because its memory may have been written.
+        // The same kernel as before, asked for again because its memory may have been written.
         let before = behind.checked_sub(1).and_then(|i| here.get_mut(i));
         if let Some(before) = before.filter(|h| h.kernel.is_same(&kernel)) {
             before.tell(time_ns);
@@ -90,7 +91,7 @@ impl Kernels {
         }
     }
 
-    /// Forgets the kernels whose code begins in a range that was written at a time, but for those that came later.
+    /// Forgets the kernels whose code begins in a range that was written at a time, except those that came later.
     pub(super) fn written(&mut self, space: Space, at: GpuVa, bytes: u64, time_ns: u64) {
         let Some(known) = self.spaces.get_mut(&space).filter(|k| !k.is_empty()) else {
             return;
@@ -108,7 +109,8 @@ impl Kernels {
         }
     }
 
-    /// Forgets the kernels of a process from before a time: names of what it ran since may be known already. Returns whether some remain.
+    /// Forgets the kernels of a process from before a time: names of programs that it has run since may already be known. Returns whether
+    /// some kernels remain.
     pub(super) fn forget(&mut self, space: Space, before_ns: u64) -> bool {
         let Some(known) = self.spaces.get_mut(&space) else {
             return false;
@@ -124,7 +126,7 @@ impl Kernels {
         some
     }
 
-    /// Names a launch of a submission at a time.
+    /// Sets the kernel of a launch in a submission at a time.
     pub(super) fn name(&self, space: Space, launch: &mut Launch, time_ns: u64) {
         if launch.kernel.is_some() {
             return;
@@ -134,7 +136,7 @@ impl Kernels {
         }
     }
 
-    /// The kernel that lay at a program's address at a time.
+    /// Returns the kernel that was at a program's address at a time.
     pub(super) fn at(&self, space: Space, program: GpuVa, time_ns: u64) -> Option<&Arc<Kernel>> {
         let here = self.spaces.get(&space)?.get(&program.0)?;
         let told = here.iter().filter_map(|h| Some((h.told_by(time_ns)?, h)));
@@ -145,7 +147,7 @@ impl Kernels {
 }
 
 impl Kernel {
-    /// Tells whether two records say the same, at different times.
+    /// Tells whether two records say the same thing at different times.
     fn is_same(&self, other: &Self) -> bool {
         let at = self.at;
         *self
@@ -157,8 +159,8 @@ impl Kernel {
 }
 
 impl Launch {
-    /// Sets its kernel, and the kind that follows from the kernel's name. A program that only its code names may launch others' kernels, as
-    /// CUPTI's does: then the launch's shape tells more, unless the program is the driver's.
+    /// Sets the launch's kernel, and the kind that follows from the kernel's name. A program that is named by its code only may launch
+    /// others' kernels, as CUPTI's does; then the launch's shape is better evidence of the kind, unless the program is the driver's.
     pub fn set_kernel(&mut self, kernel: &Arc<Kernel>) {
         let tells = kernel.certain && (kernel.driver || kernel.by != NamedBy::Code);
         if tells && !matches!(self.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
@@ -173,8 +175,8 @@ impl Launch {
 }
 
 impl Launch {
-    /// Direction of a copy by a kernel of the driver's, which moves within the device: to or from arrays, where its name is certain and says
-    /// so (`memcpyA2DtoD3D`, `IntAligned_DtoA2D_surf`).
+    /// Returns the direction of a copy by a kernel of the driver's, which moves data within the device. It is to or from arrays if the
+    /// kernel's name is certain and says so (`memcpyA2DtoD3D`, `IntAligned_DtoA2D_surf`).
     #[must_use]
     pub fn copy_direction(&self) -> Direction {
         let kernel = self.kernel.as_ref().filter(|k| k.certain && k.driver);
@@ -194,7 +196,7 @@ impl Launch {
         }
     }
 
-    /// Tells the bytes of a copy word by word, whose launch looks like one of as many bytes.
+    /// Sets the number of bytes of a copy by words, whose launch looks like that of a copy of as many bytes.
     fn count_words(&mut self, kernel: &Kernel) {
         let args = self.args.as_deref().unwrap_or(&[]);
         if let Some(moves) = &mut self.moves
@@ -208,7 +210,7 @@ impl Launch {
     }
 }
 
-/// The kind of a launch by its kernel. The names of the driver's own: docs/decoding.md, "Kernels of the driver".
+/// Returns the kind of a launch by its kernel. The names of the driver's own kernels are in docs/decoding.md, "Kernels of the driver".
 fn kind(kernel: &Kernel) -> LaunchKind {
     match (kernel.driver, kernel.name.as_str()) {
         (false, _) => LaunchKind::User,
@@ -260,7 +262,7 @@ mod tests {
         }
     }
 
-    /// 150 words, and as many bytes, are copied by one block of 256 threads: the kernel's name tells which.
+    /// Test of 150 words and of 150 bytes, which are both copied by one block of 256 threads: the kernel's name tells them apart.
     #[test]
     fn words_are_told_from_bytes_by_the_name() {
         let bytes = |name: &str| {
@@ -315,7 +317,7 @@ mod tests {
         assert_eq!(named_at(&kernels, 9), None);
         assert_eq!(named_at(&kernels, 10).as_deref(), Some("first"));
         assert_eq!(named_at(&kernels, 25).as_deref(), Some("second"));
-        // Told again many times, because its memory may have been written: it was there all the time.
+        // The kernel is recorded many times, because its memory may have been written: it was there all the time.
         for time_ns in 22..30 {
             let mut of = kernel(0x1000, "second", false);
             of.at.time_ns = time_ns;
@@ -323,7 +325,7 @@ mod tests {
         }
         assert_eq!(named_at(&kernels, 10).as_deref(), Some("first"));
         assert_eq!(named_at(&kernels, 20).as_deref(), Some("second"));
-        // The second one's code, whose submission is decoded after its name is known.
+        // The code of the second kernel, whose submission is decoded after its name is known.
         kernels.written(7, GpuVa(0x1000), 64, 20);
         assert_eq!(named_at(&kernels, 15), None);
         assert_eq!(named_at(&kernels, 20).as_deref(), Some("second"));
@@ -333,7 +335,7 @@ mod tests {
         assert_eq!(named_at(&kernels, 40), None);
     }
 
-    /// Modules that are loaded again and again: the names of two loads are known before what was loaded between them is decoded.
+    /// Test of modules that are loaded again and again: the names of two loads are known before the module loaded between them is decoded.
     #[test]
     fn what_lay_there_between_two_loads_of_a_kernel_is_not_it() {
         let mut kernels = Kernels::default();
@@ -352,7 +354,7 @@ mod tests {
         assert_eq!(name_at(&kernels, 31), None, "other code, without a record");
         kernels.written(7, GpuVa(0x1000), 64, 49);
         assert_eq!(name_at(&kernels, 50).as_deref(), Some("first"));
-        // Another one was there between; that comes last.
+        // Another kernel was there in between; its record comes last.
         let mut other = Kernels::default();
         for (time_ns, name) in [(10, "first"), (50, "first"), (30, "second")] {
             let mut of = kernel(0x1000, name, false);
@@ -362,7 +364,7 @@ mod tests {
         for (time_ns, name) in [(29, "first"), (49, "second"), (60, "first")] {
             assert_eq!(name_at(&other, time_ns).as_deref(), Some(name), "{time_ns}");
         }
-        // However often it is told, it holds where it was told last.
+        // However often the kernel is recorded, it is valid at the time of the last record.
         for time_ns in 51..200 {
             let mut of = kernel(0x1000, "first", false);
             of.at.time_ns = time_ns;
@@ -388,7 +390,7 @@ mod tests {
         assert!(kernels.spaces.is_empty());
     }
 
-    /// CUPTI launches every kernel through a program of its own, which its code names.
+    /// Test of CUPTI, which launches every kernel through a program of its own; the program's code names CUPTI's kernel.
     #[test]
     fn a_program_that_its_code_alone_names_does_not_tell_what_is_launched() {
         let mut launch = crate::decode::ops::launch::unresolved(LaunchHow::Scheduled, None);

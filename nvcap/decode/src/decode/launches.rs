@@ -1,4 +1,4 @@
-//! The launches of a submission: PCAS by PCAS, and at the end of each entry the grids that they make run besides.
+//! Launches of a submission: PCAS by PCAS, and at the end of each entry the further grids that they cause to run.
 
 use super::event::Memory;
 use super::{
@@ -12,9 +12,8 @@ use super::{
 use crate::wire::{GpuVa, words::u64_at};
 
 impl SubmissionDecoder<'_> {
-    /// An entry of `bytes` bytes has been read: the QMDs that it names run now. This is not left to the end of the
-    /// submission: entries of several doorbells may be fetched together as one submission, while libcuda commits a unit of
-    /// work as one entry.
+    /// Runs the QMDs that an entry of `bytes` bytes names, once the entry has been read. This is not left to the end of the submission:
+    /// entries of several doorbells may be fetched together as one submission, whereas libcuda commits a unit of work as one entry.
     pub(super) fn end_of_entry(&mut self, bytes: u64) {
         if !self.wants.operations {
             return;
@@ -39,7 +38,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Emits the grids that run; returns the number of the graph replay that they belong to.
+    /// Emits the grids that run. Returns the number of the graph replay to which they belong.
     fn start(&mut self, started: Started, bytes: u64) -> Option<u64> {
         let joined = started
             .graph
@@ -66,7 +65,7 @@ impl SubmissionDecoder<'_> {
         joined.map(|j| j.0)
     }
 
-    /// Tells the kernel of a launch: not the one that a profiler has put in its place.
+    /// Sets the kernel of a launch: the program's, not the one that a profiler has put in its place.
     fn name(&mut self, launch: &mut Launch) {
         self.driver_writes.launch(self.space, launch, self.shadow);
         if launch.stand_in.is_none() || launch.stand_in != launch.program {
@@ -95,7 +94,7 @@ impl SubmissionDecoder<'_> {
         self.operation(&Operation::Launch(Box::new(launch)));
     }
 
-    /// The memory that a launch's arguments point into.
+    /// Returns the memory to which a launch's arguments point.
     fn arg_memory(&self, launch: &Launch) -> Vec<(u32, Memory)> {
         let params = launch.kernel.as_ref().and_then(|k| k.params.as_deref());
         let args = launch.args.as_deref().unwrap_or(&[]);
@@ -109,7 +108,7 @@ impl SubmissionDecoder<'_> {
             .collect()
     }
 
-    /// A PCAS: a launch by itself, a QMD of a graph, or nothing that runs.
+    /// Handles a PCAS, which is a launch by itself, a QMD of a graph, or nothing that runs.
     pub(super) fn pcas(&mut self, action: PcasAction, subchannel: u8, method: u16, data: u32) {
         let Some(sub) = self.subs.get(usize::from(subchannel)) else {
             return;
@@ -136,7 +135,7 @@ impl SubmissionDecoder<'_> {
                 reader,
             });
         }
-        // The grids that it makes run are emitted at the end of the entry.
+        // The grids that it causes to run are emitted at the end of the entry.
         self.operation(&Operation::Barrier(Barrier {
             what: action.name(),
             class,

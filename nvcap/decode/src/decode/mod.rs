@@ -5,17 +5,17 @@
 //! semaphore's release. The decoder keeps the bindings and the values of each channel, and gives the method writes and the
 //! *operations* that they make up.
 //!
-//! Bytes alone are decoded by [`pushbuffer()`]. A [`Decoder`] takes the submissions of many channels in order: bindings,
-//! unfinished data and writes to GPU memory of one submission carry over to the next, as they do on the GPU.
+//! [`pushbuffer()`] decodes bare bytes. A [`Decoder`] takes the submissions of many channels in order: bindings, unfinished data and writes
+//! to GPU memory of one submission carry over to the next, as they do on the GPU.
 //!
-//! On top of [`crate::wire`], which reads ring entries and method headers; from the bottom up, each usable by itself:
+//! The module builds on [`crate::wire`], which reads ring entries and method headers. From the bottom up, each part usable by itself:
 //!
 //! - [`classes`]: the name of every method of every engine class, and the meaning of its bits.
 //! - [`qmd`], [`view`]: the structure that describes a grid launch, and the launch itself.
 //! - [`shadow`]: writes to GPU memory that were seen in the stream.
-//! - [`Decoder`]: all of it together, from submissions to [`event::Event`]s.
+//! - [`Decoder`]: the whole decoder, from submissions to [`event::Event`]s.
 //! - [`encode`]: the inverse, for tests and for programs that submit without a GPU.
-//! - [`explain`]: one method write or one QMD, named in full.
+//! - [`explain`]: the explanation in full of one method write or one QMD.
 //!
 //! A submission, event by event:
 //!

@@ -1,4 +1,4 @@
-//! Named values: the enumeration of a field, or the constants of a class.
+//! Lists of named values: the enumeration of a field, or the constants of a class.
 
 use crate::tables::{Run, Table, Text, row};
 
@@ -16,17 +16,17 @@ impl Names {
         Self { values, run }
     }
 
-    /// Every name and its value, in the order of the header.
+    /// Returns every name and its value, in the order of the header.
     pub fn iter(self) -> impl Iterator<Item = (&'static str, u32)> {
         self.values.run(self.run).map(|v| (v.name(), v.value()))
     }
 
-    /// The first name of `value`.
+    /// Returns the first name of `value`.
     pub fn name_of(self, value: u32) -> Option<&'static str> {
         self.iter().find(|(_, v)| *v == value).map(|(name, _)| name)
     }
 
-    /// The value of `name`.
+    /// Returns the value of `name`.
     pub fn value_of(self, name: &str) -> Option<u32> {
         self.iter()
             .find(|(n, _)| *n == name)
@@ -38,7 +38,7 @@ impl Names {
         self.len() == 0
     }
 
-    /// The number of names.
+    /// Returns the number of names.
     pub fn len(self) -> usize {
         self.run.len()
     }

@@ -39,10 +39,10 @@ pub enum PcasAction {
     Other(u8),
 }
 
-/// The effect of an action on what runs.
+/// The effect of an action on the grids that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The QMD runs, unless it waits for another one (REQUIRE_SCHEDULING_PCAS, DEPENDENCE_COUNTER): then it is made ready.
+    /// The QMD runs. If it waits for another one (REQUIRE_SCHEDULING_PCAS, DEPENDENCE_COUNTER), it is only made ready.
     Schedules,
     /// A waiting QMD is released.
     Releases,
@@ -51,7 +51,7 @@ pub enum Effect {
 }
 
 impl PcasAction {
-    /// By the number in PCAS_ACTION.
+    /// Returns the action with a number in PCAS_ACTION.
     #[must_use]
     pub fn from_number(number: u32) -> Self {
         match number {
@@ -71,7 +71,7 @@ impl PcasAction {
         }
     }
 
-    /// Its effect on what runs (measured: docs/decoding.md, "What runs").
+    /// Returns the effect on the grids that run (measured: docs/decoding.md, "What runs").
     #[must_use]
     pub fn effect(self) -> Effect {
         match self {
@@ -91,7 +91,7 @@ impl PcasAction {
         }
     }
 
-    /// The operation name of an action that is no launch: `pcas_` and the action in lower case.
+    /// Returns the operation name of an action that is no launch: `pcas_` and the action in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Decoding of bare pushbuffer bytes, without a capture around them.
+//! Decoder for bare pushbuffer bytes, without a capture around them.
 
 use super::{
     classes::{Family, family},
@@ -13,35 +13,34 @@ use crate::wire::{
     stream::StopReason,
 };
 
-/// Item that [`pushbuffer`] finds in the bytes.
+/// An item that [`pushbuffer`] finds in the bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decoded {
     /// A method write.
     Method(MethodWrite),
-    /// The operation that the method writes before it make up.
+    /// The operation that the preceding method writes make up.
     Operation(Operation),
-    /// The bytes could not be read from here on.
+    /// The place from which on the bytes could not be read.
     Stop(Stop),
 }
 
-/// Decodes a pushbuffer: its method writes in order, and each operation behind the method write that triggers it.
+/// Decodes a pushbuffer into its method writes, in order, each followed by the operation that it triggers.
 ///
 /// `class` determines how the methods of a subchannel are read until a `SET_OBJECT` in the bytes binds another class to it:
 ///
 /// - An engine's class, such as `0xc8b5` (`HOPPER_DMA_COPY_A`): every subchannel is bound to it.
-/// - A channel's class, such as `0xc86f` (`HOPPER_CHANNEL_GPFIFO_A`): every subchannel is bound to the class that the
-///   driver usually binds to it, on a chip with such channels ([`Chip::subchannel`](super::defaults::Chip::subchannel)).
+/// - A channel's class, such as `0xc86f` (`HOPPER_CHANNEL_GPFIFO_A`): every subchannel is bound to the class that the driver usually binds
+///   to it, on a chip with channels of that class ([`Chip::subchannel`](super::defaults::Chip::subchannel)).
 /// - 0: the chip is inferred from the bytes themselves, where possible.
 ///
-/// A class that the tables do not have is no error: its method writes are given with their addresses and data, without
-/// operations. Any bytes are accepted. Where they are no methods, a [`Decoded::Stop`] gives the offset and the reason.
-/// Where they end within a method's data, the present writes are given: in a ring the rest may be in the next entry.
+/// A class that the tables do not have is no error: its method writes are given with their addresses and data, without operations. Any
+/// bytes are accepted. If they are no methods, a [`Decoded::Stop`] gives the offset and the reason. If they end within a method's data, the
+/// writes that are present are given, because in a ring the rest may be in the next entry.
 ///
 /// Bytes beyond the reach of one ring entry ([`MAX_LEN`], 8 MiB less one word) are read as several consecutive entries;
-/// [`MethodWrite::entry`] says which one an offset belongs to.
+/// [`MethodWrite::entry`] says to which of them an offset belongs.
 ///
-/// For more than bytes (several channels, memory that earlier submissions wrote, graphs), there is the
-/// [`Decoder`].
+/// For more than bare bytes (several channels, memory that earlier submissions wrote, graphs), use the [`Decoder`].
 ///
 /// ```
 /// use nvcap_decode::decode::{Decoded, event::Operation, pushbuffer};
@@ -114,7 +113,7 @@ pub fn pushbuffer(bytes: &[u8], class: u32) -> Vec<Decoded> {
     found
 }
 
-/// A channel of which only the class is known.
+/// Returns a channel of which only the class is known.
 fn channel(id: ChannelId, class: u32) -> Channel {
     Channel {
         class: Some(class),
@@ -122,7 +121,7 @@ fn channel(id: ChannelId, class: u32) -> Channel {
     }
 }
 
-/// The bytes with a ring entry that points to them.
+/// Returns the bytes with a ring entry that points to them.
 fn segment(bytes: &[u8]) -> Segment {
     // A chunk is no longer than the length that an entry can hold.
     let len = (bytes.len() as u32).next_multiple_of(4);
@@ -133,7 +132,7 @@ fn segment(bytes: &[u8]) -> Segment {
     }
 }
 
-/// An entry counts words: a word that is incomplete at the end of the bytes is reported as cut, not as short.
+/// Corrects a stop at the end of the bytes. An entry counts words, so a last word that is incomplete is reported as cut, not as short.
 fn in_words(stop: Stop) -> Stop {
     let why = match stop.why {
         StopReason::Short { needs } => StopReason::Cut { needs },

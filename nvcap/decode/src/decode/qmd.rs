@@ -1,7 +1,7 @@
 //! QMD (queue meta data): the structure that describes a grid launch, layouts 00_06 to 05_01.
 //!
-//! A QMD's layout is chosen by its class and by the version bits inside it ([`version_of`]); the fields come from
-//! `nvcap/facts/qmd.bin`. [`super::view::View`] is the launch in readable units, whatever the layout.
+//! A QMD's layout is chosen by its class and by the version bits inside it ([`version_of`]); the fields come from `nvcap/facts/qmd.bin`.
+//! [`super::view::View`] is the launch in readable units, independent of the layout.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -12,19 +12,19 @@ use crate::tables::{File, Run, Table, Text, tables};
 static FILE: File = File::new(include_bytes!("../../facts/qmd.bin"));
 
 tables! { FILE;
-    /// By version.
+    /// Layouts by version.
     LAYOUTS = "layouts": LayoutRow { major: u8, minor: u8, bytes: u16, fields: Run<FieldRow> }
-    /// Strides are in bits.
+    /// Fields of layouts. Strides are in bits.
     FIELDS = "fields": FieldRow {
         name: Text, high: u16, low: u16, count: [u16; 2], stride: [u16; 2], flags: u8,
         values: Run<Value>, classes: Run<ClassRow>,
     }
-    /// Classes that list a field.
+    /// Classes whose headers list a field.
     CLASSES = "classes": ClassRow { number: u16 }
 }
 static VALUES: Table<Value> = Table::of(&FILE);
 
-/// Bytes of the largest QMD.
+/// Size of the largest QMD, bytes.
 pub const MAX_BYTES: usize = 384;
 
 /// A QMD layout.
@@ -33,17 +33,17 @@ pub struct Layout {
     row: LayoutRow,
 }
 
-/// Every layout, by version.
+/// Returns every layout, by version.
 pub fn all() -> impl Iterator<Item = Layout> {
     LAYOUTS.all().map(|row| Layout { row })
 }
 
-/// The layout of a version, major and minor.
+/// Returns the layout of a version (major, minor).
 pub fn layout(version: (u8, u8)) -> Option<Layout> {
     all().find(|l| l.version() == version)
 }
 
-/// Something of each layout, found by its version without a search: for each QMD that is decoded.
+/// A value for each layout, found by the version without a search, because it is needed for each QMD that is decoded.
 pub(super) struct ByVersion<T>(Vec<Option<T>>);
 
 impl<T> ByVersion<T> {
@@ -65,13 +65,13 @@ impl<T> ByVersion<T> {
         self.0.get(Self::slot(version))?.as_ref()
     }
 
-    /// A QMD has four bits for each number.
+    /// Returns the index of a version: a QMD has four bits for each number.
     fn slot((major, minor): (u8, u8)) -> usize {
         usize::from(major) << 4 | usize::from(minor & 15)
     }
 }
 
-/// Size of the layout of a version.
+/// Returns the size of the layout of a version, bytes.
 fn bytes_of(version: (u8, u8)) -> Option<usize> {
     static SIZES: OnceLock<ByVersion<usize>> = OnceLock::new();
     let sizes = SIZES.get_or_init(|| ByVersion::new(Layout::bytes));
@@ -79,22 +79,22 @@ fn bytes_of(version: (u8, u8)) -> Option<usize> {
 }
 
 impl Layout {
-    /// Major and minor version.
+    /// Returns major and minor version.
     pub fn version(self) -> (u8, u8) {
         (self.row.major(), self.row.minor())
     }
 
-    /// Size in bytes.
+    /// Returns the size, bytes.
     pub fn bytes(self) -> usize {
         self.row.bytes().into()
     }
 
-    /// Its fields, by bit; arrays once.
+    /// Returns the layout's fields, by bit; arrays once.
     pub fn fields(self) -> impl Iterator<Item = Field> {
         FIELDS.run(self.row.fields()).map(|row| Field { row })
     }
 
-    /// The field with this name, as listed for `class` if classes differ.
+    /// Returns the field with this name. If classes differ in it, `class` selects.
     pub fn field(self, name: &str, class: Option<u32>) -> Option<Field> {
         let named = || self.fields().filter(|f| f.name() == name);
         class
@@ -117,27 +117,27 @@ pub struct Field {
 }
 
 impl Field {
-    /// The name of the public header.
+    /// Returns the name in the public header.
     pub fn name(self) -> &'static str {
         self.row.name()
     }
 
-    /// Highest bit of element 0, counted from the QMD's start.
+    /// Returns the highest bit of element 0, counted from the QMD's start.
     pub fn high(self) -> u16 {
         self.row.high()
     }
 
-    /// Lowest bit of element 0.
+    /// Returns the lowest bit of element 0.
     pub fn low(self) -> u16 {
         self.row.low()
     }
 
-    /// Elements of each index (1, 1 for a single field). An upper bound where [`Field::bound`].
+    /// Returns the number of elements of each index (1, 1 for a single field). It is an upper bound if [`Field::bound`] is true.
     pub fn count(self) -> [u16; 2] {
         self.row.count()
     }
 
-    /// Bits between elements of each index.
+    /// Returns the distance between elements of each index, bits.
     pub fn stride(self) -> [u16; 2] {
         self.row.stride()
     }
@@ -152,18 +152,18 @@ impl Field {
         self.row.flags() & 2 != 0
     }
 
-    /// The named values.
+    /// Returns the named values.
     pub fn names(self) -> Names {
         Names::new(&VALUES, self.row.values())
     }
 
-    /// The compute classes whose header lists it.
+    /// Returns the compute classes whose header lists the field.
     pub fn classes(self) -> impl Iterator<Item = u32> {
         let classes = CLASSES.run(self.row.classes());
         classes.map(|class| class.number().into())
     }
 
-    /// Lowest bit and width of element `(i, j)`.
+    /// Returns the lowest bit and the width of element `(i, j)`.
     fn place(self, i: u16, j: u16) -> (usize, usize) {
         let [a, b] = self.stride();
         let low = usize::from(self.low())
@@ -172,13 +172,13 @@ impl Field {
         (low, usize::from(self.high().saturating_sub(self.low())) + 1)
     }
 
-    /// Element `(i, j)` in a QMD; `None` if the bytes end before it.
+    /// Returns element `(i, j)` of a QMD; `None` if the bytes end before it.
     pub fn value(self, qmd: &[u8], i: u16, j: u16) -> Option<u64> {
         let (low, width) = self.place(i, j);
         bits(qmd, low, width)
     }
 
-    /// Sets element `(i, j)`; false if it lies beyond the bytes. Excess bits of the value are cut.
+    /// Sets element `(i, j)`. Excess bits of the value are cut off. Returns false if the element lies beyond the bytes.
     pub fn set(self, qmd: &mut [u8], i: u16, j: u16, value: u64) -> bool {
         let (low, width) = self.place(i, j);
         if low + width > qmd.len() * 8 {
@@ -199,7 +199,7 @@ impl Field {
         true
     }
 
-    /// Every element: its indexes as a suffix to print (empty for a single field) and its value.
+    /// Returns every element: its index, which prints as a suffix (empty for a single field), and its value.
     pub fn values(self, qmd: &[u8]) -> impl Iterator<Item = (Index, u64)> {
         let [n, m] = self.count();
         let two = self.stride()[1] != 0;
@@ -217,10 +217,10 @@ impl Field {
     }
 }
 
-/// Index of an element, printing as `(i)` or `(i,j)`.
+/// Index of an element. It prints as `(i)` or `(i,j)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
-    /// Not an array.
+    /// No index: the field is no array.
     None,
     /// One index.
     One(u16),
@@ -238,13 +238,13 @@ impl fmt::Display for Index {
     }
 }
 
-/// `width` bits from bit `low`, of which `mask` has as many: where 8 bytes have them, as they have nearly every field of a QMD.
+/// Returns `width` bits from bit `low`, if 8 bytes hold them, as is the case for nearly every field of a QMD. `mask` has `width` bits set.
 pub(super) fn one_load(bytes: &[u8], low: usize, width: usize, mask: u64) -> Option<u64> {
     let word = bytes.get(low / 8..)?.first_chunk()?;
     (low % 8 + width <= 64).then_some(u64::from_le_bytes(*word) >> (low % 8) & mask)
 }
 
-/// `width` bits (at most 64) from bit `low`.
+/// Returns `width` bits (at most 64) from bit `low`.
 pub(super) fn bits(bytes: &[u8], low: usize, width: usize) -> Option<u64> {
     if width == 0 || low + width > bytes.len() * 8 {
         return None;
@@ -261,9 +261,9 @@ pub(super) fn bits(bytes: &[u8], low: usize, width: usize) -> Option<u64> {
     Some(value as u64 & mask)
 }
 
-/// The layouts that headers list for a compute class, the most likely first.
+/// Returns the layouts that headers list for a compute class, the most likely first.
 ///
-/// A class without its own header (c4c0) is listed by its parent's.
+/// A class without a header of its own (c4c0) has its parent's layouts.
 pub fn versions_of(class: u32) -> &'static [(u8, u8)] {
     match class {
         0xa0c0 => &[(0, 6), (1, 7), (1, 6)],
@@ -279,9 +279,8 @@ pub fn versions_of(class: u32) -> &'static [(u8, u8)] {
     }
 }
 
-/// The version in a QMD's version bits. They lie in one place up to 04_01 and in another from 05_00 on, so the class
-/// decides; without a class (0) both places are tried. If both hold a possible version, the one that gives a valid block
-/// wins.
+/// Returns the version in a QMD's version bits. They are at one place up to 04_01 and at another from 05_00 on, so the class decides.
+/// Without a class (0), both places are tried; if both hold a possible version, the one with a valid block wins.
 pub fn version_of(class: u32, qmd: &[u8]) -> Option<(u8, u8)> {
     let read = |low: usize| {
         let both = bits(qmd, low, 8)? as u8;
@@ -296,7 +295,7 @@ pub fn version_of(class: u32, qmd: &[u8]) -> Option<(u8, u8)> {
         Some(first) => {
             let known = |v: Option<(u8, u8)>| v.filter(|v| listed.contains(v));
             match (known(late), known(early)) {
-                // A version that the headers do not list is still accepted when its place is certain.
+                // A version that the headers do not list is still accepted if its place is certain.
                 (None, None) if first.0 >= 5 => (late, None),
                 (None, None) => (None, early),
                 found => found,
@@ -376,7 +375,7 @@ mod tests {
         qmd[576 / 8] = 0x40;
         assert_eq!(version_of(0xcbc0, &qmd), Some((4, 0)));
         assert_eq!(version_of(0, &qmd), Some((4, 0)));
-        // Too short for the layout of its version.
+        // The bytes are too short for the layout of this version.
         assert_eq!(version_of(0xcbc0, &qmd[..256]), None);
         qmd[464 / 8] = 0x50;
         assert_eq!(version_of(0xcdc0, &qmd), Some((5, 0)));

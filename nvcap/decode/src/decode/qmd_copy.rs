@@ -1,6 +1,5 @@
-//! QMDs in the process's own memory: the driver keeps a copy of every graph node's QMD, and the commands that once
-//! uploaded them. This module finds both in bytes; it reads no memory itself. docs/decoding.md, "QMD images", has the
-//! evidence.
+//! QMDs in the process's own memory: the driver keeps a copy of every graph node's QMD, and the commands that once uploaded it. This module
+//! finds both in bytes that the caller has read. docs/decoding.md, "QMD images", has the evidence.
 
 use super::qmd;
 use super::view::{View, plausible};
@@ -12,21 +11,21 @@ use crate::wire::{
     words::u32_at,
 };
 
-/// A write to GPU memory as commands carry it: LOAD_INLINE_DATA, with the OFFSET_OUT before it.
+/// A write to GPU memory as commands carry it: OFFSET_OUT, then LOAD_INLINE_DATA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upload<'a> {
-    /// Offset of its data in the searched bytes.
+    /// Offset of the data in the searched bytes.
     pub offset: usize,
-    /// Its destination.
+    /// Destination of the write.
     pub address: GpuVa,
-    /// Its data.
+    /// Data of the write.
     pub data: &'a [u8],
 }
 
-/// The greatest distance of OFFSET_OUT before LOAD_INLINE_DATA, in words.
+/// The greatest distance from OFFSET_OUT to the following LOAD_INLINE_DATA, words.
 const BACK: usize = 16;
 
-/// The uploads of at most `most` words in `bytes`, which begin at a multiple of 4.
+/// Returns the uploads of at most `most` words in `bytes`, which begin at a multiple of 4.
 pub fn uploads(bytes: &[u8], most: u16) -> impl Iterator<Item = Upload<'_>> {
     let upload = move |at: usize| {
         let Header::Method {
@@ -50,17 +49,17 @@ pub fn uploads(bytes: &[u8], most: u16) -> impl Iterator<Item = Upload<'_>> {
     words(bytes, mask, header).filter_map(upload)
 }
 
-/// The offsets of the words in `bytes` (little-endian, at multiples of 4) whose bits of `mask` are those of `value`. There are few of them:
-/// blocks without any are skipped by several words at once.
+/// Returns the offsets of the words in `bytes` (little-endian, at multiples of 4) that equal `value` in the bits of `mask`. Such words are
+/// few: blocks without any are skipped, several words at once.
 fn words(bytes: &[u8], mask: u32, value: u32) -> impl Iterator<Item = usize> + '_ {
-    /// 16 words.
+    /// Length of a block, bytes: 16 words.
     const BLOCK: usize = 64;
     let fits = move |word: &[u8; 4]| u32::from_le_bytes(*word) & mask == value;
     let blocks = bytes.chunks(BLOCK).enumerate();
     blocks
         .filter(move |(_, block)| {
             let (words, _) = block.as_chunks::<4>();
-            // No early end, so that it is compiled to instructions on many words.
+            // The loop does not end early, so that it is compiled to vector instructions.
             words.iter().fold(false, |any, word| any | fits(word))
         })
         .flat_map(move |(i, block)| {
@@ -70,7 +69,7 @@ fn words(bytes: &[u8], mask: u32, value: u32) -> impl Iterator<Item = usize> + '
         })
 }
 
-/// The OFFSET_OUT in the commands before byte `at`.
+/// Returns the address in the OFFSET_OUT commands before byte `at`.
 fn offset_out(bytes: &[u8], at: usize, subchannel: u8) -> Option<u64> {
     for back in 3..=BACK {
         let header_at = at.checked_sub(back * 4)?;
@@ -83,7 +82,7 @@ fn offset_out(bytes: &[u8], at: usize, subchannel: u8) -> Option<u64> {
         else {
             continue;
         };
-        // OFFSET_OUT_UPPER is one of its words, and they end before the data's header.
+        // OFFSET_OUT_UPPER is one of the words, which end before the data's header.
         let index = usize::from(OFFSET_OUT_UPPER.wrapping_sub(address)) / 4;
         let fits = of == subchannel
             && address <= OFFSET_OUT_UPPER
@@ -98,7 +97,7 @@ fn offset_out(bytes: &[u8], at: usize, subchannel: u8) -> Option<u64> {
     None
 }
 
-/// Bytes of a QMD of a compute class.
+/// Returns the size of a QMD of a compute class, bytes.
 #[must_use]
 pub fn size(class: u32) -> usize {
     match qmd::versions_of(class).first() {
@@ -113,7 +112,7 @@ pub fn is_node(class: u32, bytes: &[u8]) -> bool {
     node(class, bytes).is_some()
 }
 
-/// The launch that such a QMD describes.
+/// Returns the launch that the QMD of a graph node describes.
 pub fn node(class: u32, bytes: &[u8]) -> Option<View> {
     if !plausible(class, bytes) {
         return None;
@@ -125,16 +124,16 @@ pub fn node(class: u32, bytes: &[u8]) -> Option<View> {
     (!view.null && (kernel || root)).then_some(view)
 }
 
-/// The places in `bytes` (which begin at a multiple of 4) where a QMD of `class` can lie.
+/// Returns the places in `bytes` (which begin at a multiple of 4) at which a QMD of `class` can lie.
 pub fn nodes(class: u32, bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let size = size(class);
-    // The version is one byte in every layout; it alone leaves one place in hundreds.
+    // The version is one byte in every layout. It alone leaves one place in hundreds.
     let (at_byte, version) = match qmd::versions_of(class).first() {
         Some(&(major, minor)) if major >= 5 => (58, Some(major << 4 | minor)),
         Some(&(major, minor)) => (72, Some(major << 4 | minor)),
         None => (0, None),
     };
-    // The word that has that byte.
+    // The word that contains this byte.
     let (at_word, shift) = (at_byte & !3, at_byte % 4 * 8);
     let version = version.map(|v| u32::from(v) << shift);
     let from = bytes.get(at_word..).filter(|_| version.is_some());
@@ -207,7 +206,7 @@ mod tests {
             assert_eq!(upload.data, kernel(i as u32));
             assert_eq!(&bytes[upload.offset..upload.offset + 384], upload.data);
         }
-        // Cut anywhere, only whole uploads are found.
+        // Wherever the bytes are cut, only whole uploads are found.
         for cut in (0..bytes.len()).step_by(4) {
             assert!(uploads(&bytes[cut..], 96).count() <= 4);
             assert!(uploads(&bytes[..cut], 96).all(|u| u.data.len() == 384));

@@ -1,18 +1,18 @@
-//! The shadow: writes to GPU memory that were seen in the stream, so that memory at an address met later (a QMD, a constant
-//! bank, a program) can be read.
+//! The shadow: writes to GPU memory that were seen in the stream, from which memory at an address can be read later (a QMD, a constant
+//! bank, a program).
 //!
-//! Kept per address space (one for each process), in pages of 4 KiB, up to a limit; beyond it the least recently used page
-//! is dropped. A page also remembers the last writes that began in it, because only the end of a write separates a kernel's
-//! arguments from older bytes behind them.
+//! The shadow is kept per address space (one for each process), in pages of 4 KiB, up to a limit. Beyond it the least recently used page is
+//! dropped. A page also keeps the last writes that began in it, because only the end of a write separates a kernel's arguments from older
+//! bytes behind them.
 
 use crate::wire::GpuVa;
 use crate::wire::hash::NumberMap;
 
-/// Bytes of a page.
+/// Length of a page, bytes.
 pub const PAGE: usize = 4096;
-/// Memory one page costs, bookkeeping included (rounded up).
+/// Memory taken by one page including bookkeeping, bytes (rounded up).
 pub const PAGE_COST: usize = PAGE + PAGE / 8 + EXTENTS * 24 + 64;
-/// Number of writes whose extents a page remembers.
+/// Number of writes whose extents are kept for a page.
 const EXTENTS: usize = 64;
 
 /// One address space: a process id in a live trace.
@@ -23,30 +23,30 @@ const NONE: u32 = u32::MAX;
 struct Page {
     key: (Space, u64),
     data: [u8; PAGE],
-    /// One bit for each byte: it was written.
+    /// One bit for each byte, set if the byte was written.
     valid: [u64; PAGE / 64],
-    /// Offsets in the page where remembered writes began, parallel to those writes.
+    /// Offsets in the page at which the kept writes began, parallel to those writes.
     offsets: Vec<u16>,
     extents: Vec<Extent>,
 }
 
-/// Neighbours of a page in the list by use. Kept apart from the pages, because the list is walked without them.
+/// Neighbours of a page in the list by use. They are kept apart from the pages, because the list is walked without them.
 #[derive(Clone, Copy)]
 struct Link {
     newer: u32,
     older: u32,
 }
 
-/// A remembered write.
+/// A write whose extent is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Its length in bytes.
+    /// Length of the write, bytes.
     pub len: u32,
-    /// Its place in the order of all writes: a later one has a higher number.
+    /// Place in the order of all writes: a later write has a higher number.
     pub order: u64,
 }
 
-/// Known contents of GPU memory, bounded.
+/// Known contents of GPU memory, up to a limit.
 pub struct Shadow {
     pages: Vec<Box<Page>>,
     links: Vec<Link>,
@@ -60,7 +60,7 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// A shadow of at most `bytes` of memory, bookkeeping included (one page at least).
+    /// Makes a shadow of at most `bytes` of memory including bookkeeping (one page at least).
     pub fn new(bytes: usize) -> Self {
         Self {
             pages: Vec::new(),
@@ -75,22 +75,22 @@ impl Shadow {
         }
     }
 
-    /// Pages held now.
+    /// Returns the number of pages held now.
     pub fn pages(&self) -> usize {
         self.map.len()
     }
 
-    /// Pages that were dropped because of the limit.
+    /// Returns the number of pages that were dropped because of the limit.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Remembers `bytes` at `address`.
+    /// Records `bytes` at `address`.
     pub fn write(&mut self, space: Space, address: GpuVa, bytes: &[u8]) {
         self.write_part(space, address.0, bytes, true);
     }
 
-    /// Remembers bytes as [`Shadow::write`] does; with `begins` false it continues an earlier write, and is no extent of its own.
+    /// Records bytes as [`Shadow::write`] does. With `begins` false, they continue an earlier write and are no extent of their own.
     pub(crate) fn write_part(&mut self, space: Space, address: u64, bytes: &[u8], begins: bool) {
         let mut address = address;
         let mut rest = bytes;
@@ -120,7 +120,7 @@ impl Shadow {
         }
     }
 
-    /// Corrects the length of the write that began at `address` (its data came in several runs).
+    /// Corrects the length of the write that began at `address`, if its data came in several runs.
     pub(crate) fn set_extent(&mut self, space: Space, address: u64, len: u32) {
         if let Some(&index) = self.map.get(&(space, address / PAGE as u64))
             && let Some(page) = self.pages.get_mut(index as usize)
@@ -153,8 +153,8 @@ impl Shadow {
         total.min(max)
     }
 
-    /// Reads `out.len()` bytes at `address`; false (with arbitrary contents of `out`) unless all are known. Counts as a
-    /// use.
+    /// Reads `out.len()` bytes at `address`, which counts as a use. Returns false, with arbitrary contents of `out`, unless all bytes are
+    /// known.
     pub fn read(&mut self, space: Space, address: GpuVa, out: &mut [u8]) -> bool {
         let mut address = address.0;
         let mut rest = out;
@@ -185,7 +185,7 @@ impl Shadow {
         true
     }
 
-    /// The last write that began exactly at `address`.
+    /// Returns the last write that began exactly at `address`.
     pub fn extent(&self, space: Space, address: GpuVa) -> Option<Extent> {
         let page = self.find(space, address.0 / PAGE as u64)?;
         let offset = (address.0 % PAGE as u64) as u16;
@@ -193,14 +193,14 @@ impl Shadow {
         page.extents.get(at).copied()
     }
 
-    /// Forgets `len` bytes at `address`: something unknown was written there.
+    /// Forgets `len` bytes at `address`, because something unknown was written there.
     pub(crate) fn forget_range(&mut self, space: Space, address: u64, len: u64) {
         let Some(last) = len.checked_sub(1) else {
             return;
         };
         let last = address.saturating_add(last);
         let (first_page, last_page) = (address / PAGE as u64, last / PAGE as u64);
-        // A big range over a small shadow: iterate over the shadow, not the range.
+        // For a big range over a small shadow, the shadow is iterated, not the range.
         let touched: Vec<(u64, u32)> = if last_page - first_page >= self.map.len() as u64 {
             let inside = |k: &(Space, u64)| k.0 == space && (first_page..=last_page).contains(&k.1);
             self.map
@@ -232,7 +232,7 @@ impl Shadow {
         }
     }
 
-    /// Forgets a whole address space (its process has ended or executed another program).
+    /// Forgets a whole address space, because its process has ended or executed another program.
     pub fn forget(&mut self, space: Space) {
         let gone: Vec<u32> = self
             .map
@@ -342,7 +342,7 @@ impl Page {
                 self.extents.push(extent);
                 return;
             }
-            // The oldest is dropped.
+            // The oldest extent is dropped.
             None => {
                 let oldest = self.extents.iter().enumerate().min_by_key(|(_, e)| e.order);
                 oldest.map_or(0, |(at, _)| at)
@@ -390,14 +390,14 @@ fn set_bits(words: &mut [u64; PAGE / 64], from: usize, len: usize) {
     }
 }
 
-/// Returns the number of bits from `from` on that are set, to the end of the page at most.
+/// Returns the number of consecutive set bits from `from` on, to the end of the page at most.
 fn ones_from(words: &[u64; PAGE / 64], from: usize) -> usize {
     let mut at = from;
     while at < PAGE {
         let word = words.get(at / 64).copied().unwrap_or(0) >> (at % 64);
         let ones = word.trailing_ones() as usize;
         at += ones;
-        // A shift brings zeros in from above: only a run that reaches the end of the word continues.
+        // The shift brings in zeros from above: only a run that reaches the end of the word continues.
         if ones == 0 || !at.is_multiple_of(64) {
             break;
         }

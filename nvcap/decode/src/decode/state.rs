@@ -14,20 +14,20 @@ use crate::wire::stream::Stream;
 
 /// Values of the methods of one subchannel, and operations that are being put together from them.
 pub(super) struct Sub {
-    /// Class bound by SET_OBJECT; 0 if none was seen.
+    /// Class bound by SET_OBJECT; 0 if no SET_OBJECT was seen.
     pub bound: u32,
-    /// The plan in force (of the bound class, else of the default class).
+    /// Dispatch in force: of the bound class, else of the default class.
     pub plan: Arc<ClassDispatch>,
-    /// Index of the plan's counters.
+    /// Index of the dispatch's counters.
     pub counter: usize,
     regs: Box<[u32]>,
     /// An inline transfer in progress.
     pub inline: Option<Inline>,
-    /// Words of an inline QMD that have come, one bit each.
+    /// Words of an inline QMD that have come, one bit for each.
     pub qmd_words: u128,
     /// Words passed to the macro that was called last.
     pub macro_words: Vec<u32>,
-    /// End of the launch geometry that was written last (the arguments begin there); 0 for none.
+    /// End of the launch geometry that was written last, where the arguments begin; 0 for none.
     pub bank_end: u64,
 }
 
@@ -45,7 +45,7 @@ impl Sub {
         }
     }
 
-    /// Puts another class into force: stored values belonged to the old class.
+    /// Puts another class into force. Stored values are dropped, because they belonged to the old class.
     pub(super) fn switch(&mut self, plan: Arc<ClassDispatch>, counter: usize) {
         let bound = self.bound;
         *self = Self {
@@ -65,7 +65,7 @@ impl Sub {
     /// Stores a method's data word.
     pub(super) fn set(&mut self, address: u16, data: u32) {
         if self.regs.is_empty() {
-            // 16 KiB: only for a subchannel that is used.
+            // The 16 KiB are allocated only for a subchannel that is used.
             self.regs = vec![0; 0x1000].into_boxed_slice();
         }
         if let Some(slot) = self.regs.get_mut(usize::from(address >> 2)) {
@@ -73,7 +73,7 @@ impl Sub {
         }
     }
 
-    /// Last value of a method; 0 if none was seen.
+    /// Returns the last value of a method; 0 if none was seen.
     pub(super) fn at(&self, address: u16) -> u32 {
         self.regs
             .get(usize::from(address >> 2))
@@ -81,12 +81,12 @@ impl Sub {
             .unwrap_or(0)
     }
 
-    /// Last value of an operand; 0 if none was seen or the class does not have it.
+    /// Returns the last value of an operand; 0 if none was seen or the class does not have it.
     pub(super) fn get(&self, reg: Reg) -> u32 {
         self.at(self.plan.reg(reg))
     }
 
-    /// An address of two operands (57 bits).
+    /// Returns an address made of two operands (57 bits).
     pub(super) fn address(&self, upper: Reg, lower: Reg) -> GpuVa {
         GpuVa(u64::from(self.get(upper) & 0x1ff_ffff) << 32 | u64::from(self.get(lower)))
     }
@@ -101,21 +101,21 @@ pub(super) struct Inline {
     pub pitch: u32,
     /// True if the destination is linear memory.
     pub linear: bool,
-    /// Data words that were announced.
+    /// Number of data words that were announced.
     pub words: u64,
-    /// Data words that have come, including missing ones.
+    /// Number of data words that have come, including missing ones.
     pub taken: u64,
     /// Part of `taken`: words that could not be read.
     pub missing: u64,
-    /// The first bytes.
+    /// First bytes of the data.
     pub head: Vec<u8>,
-    /// The word that a macro repeats.
+    /// Word that a macro repeats.
     pub fill: Option<u32>,
-    /// Address that a macro fetches the data from.
+    /// Address from which a macro fetches the data.
     pub fetched: Option<u64>,
     /// True if a macro was called for the data.
     pub by_macro: bool,
-    /// LAUNCH_DMA's data word.
+    /// Data word of LAUNCH_DMA.
     pub launch: u32,
 }
 
@@ -130,17 +130,17 @@ pub(super) struct ChannelBindings {
     pub stream: Stream,
     /// Bits 56:40 of pushbuffer addresses.
     pub base: u64,
-    /// Methods below 0x100.
+    /// State of the methods below 0x100.
     pub host: Sub,
     pub subs: [Sub; 8],
-    /// Ring position at which the next submission has to begin.
+    /// Ring position at which the next submission begins, if no entries are missing.
     pub next_position: Option<u64>,
-    /// Submissions that were searched for evidence of the chip while it was assumed.
+    /// Number of submissions that were searched for evidence of the chip while it was only assumed.
     pub chip_searches: u8,
 }
 
 impl ChannelBindings {
-    /// Notes a submission's token and place in the ring. Data of a method in progress ends where entries are missing before it.
+    /// Records a submission's token and place in the ring. If entries are missing before it, the method in progress ends.
     pub(super) fn goes_on_with(&mut self, s: &Submission) {
         self.token = self.token.or(s.token);
         if self.next_position.is_some_and(|p| p != s.position) {
@@ -150,7 +150,7 @@ impl ChannelBindings {
     }
 }
 
-/// The engine of an NV2080_ENGINE_TYPE.
+/// Returns the engine of an NV2080_ENGINE_TYPE.
 pub fn engine_of(engine_type: u32) -> Engine {
     match engine_type {
         0x01..=0x08 => Engine::Graphics,

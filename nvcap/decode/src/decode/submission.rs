@@ -1,4 +1,4 @@
-//! Decoding of runs of words into methods and operations, for one submission of one channel.
+//! Decoder for one submission of one channel: it turns runs of words into methods and operations.
 
 use crate::decode::event::CopyMode;
 use crate::wire::{method::FIRST_OF_ENGINE, words::u32s};
@@ -19,7 +19,7 @@ use super::{
 use crate::wire::GpuVa;
 use crate::wire::{hash::NumberSet, header::Step, stream::Run};
 
-/// The longest copy that is carried out in the shadow.
+/// The longest copy that is carried out in the shadow, bytes.
 const MAX_FOLLOWED: u64 = 1 << 20;
 
 /// Decoder of one submission of a channel: turns runs of words into methods and operations.
@@ -47,15 +47,15 @@ pub(super) struct SubmissionDecoder<'a> {
     pub subs: &'a mut [Sub; 8],
     /// Index of the entry.
     pub entry: u32,
-    /// Its bytes.
+    /// Bytes of the entry.
     pub segment: &'a [u8],
     /// True if only inline data and semaphores were seen in this entry so far.
     pub only_inline: bool,
     /// True if the inline write that is being finished is one of a batch.
     pub in_batch: bool,
-    /// The byte of this entry up to which it is known whether only inline writes follow, and whether they do.
+    /// Byte of this entry up to which it is known whether only inline writes follow, and the answer.
     pub writes_until: Option<(usize, bool)>,
-    /// QMDs that this entry names, and that are not launches by themselves.
+    /// QMDs that this entry names and that are not launches by themselves.
     pub named: Vec<Named>,
     /// QMDs that this entry wrote.
     pub written: NumberSet<u64>,
@@ -92,7 +92,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Puts the right plan in force for host methods.
+    /// Puts the right dispatch into force for host methods.
     pub(super) fn settle_host(&mut self) {
         let class = self
             .class
@@ -104,7 +104,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Puts the right plan in force for a subchannel without SET_OBJECT.
+    /// Puts the right dispatch into force for a subchannel without SET_OBJECT.
     fn settle(&mut self, subchannel: u8) {
         let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
             return;
@@ -121,7 +121,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// One header with its data.
+    /// Decodes one header with its data.
     pub(super) fn run(&mut self, run: &Run<'_>) {
         let n = run.len();
         self.counts.runs += 1;
@@ -147,7 +147,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Counts `n` writes to one method; returns the class that interprets it.
+    /// Counts `n` writes to one method. Returns the class that interprets it.
     fn count(&mut self, subchannel: u8, address: u16, n: u64) -> u32 {
         let sub = if address < FIRST_OF_ENGINE {
             Some(&*self.host)
@@ -183,7 +183,7 @@ impl SubmissionDecoder<'_> {
         self.emit(Body::Method(write));
     }
 
-    /// Every word to one method.
+    /// Decodes a run in which every word goes to one method.
     fn same(&mut self, run: &Run<'_>, address: u16, offset: u32, data: &[u8]) {
         let words = data.len() as u64 / 4;
         let class = self.count(run.subchannel, address, words);
@@ -223,7 +223,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// Each word to the next method.
+    /// Decodes a run in which each word goes to the next method.
     fn increment(&mut self, run: &Run<'_>) {
         let mut i = 0;
         while let Some(data) = run.word(i) {
@@ -251,7 +251,7 @@ impl SubmissionDecoder<'_> {
                 Action::None => sub.set(address, data),
                 Action::InlineData => self.inline_data(run.subchannel, offset, &data.to_le_bytes()),
                 Action::ConstantData => {
-                    // LOAD_CONSTANT_BUFFER is an array: a run over it is one write.
+                    // LOAD_CONSTANT_BUFFER is an array; a run over it counts as one write.
                     let first = (i - 1) as usize * 4;
                     let mut end = i;
                     while let Some(next) = run.word(end) {
@@ -282,7 +282,7 @@ impl SubmissionDecoder<'_> {
             .map_or(Action::None, |s| s.plan.action(address))
     }
 
-    /// Data words of a method in progress that could not be read.
+    /// Skips data words, of a method in progress, that could not be read.
     pub(super) fn skip(&mut self, subchannel: u8, address: u16, words: u32) {
         if self.action(subchannel, address) != Action::InlineData || !self.wants.operations {
             return;
@@ -298,7 +298,7 @@ impl SubmissionDecoder<'_> {
         }
     }
 
-    /// A method of the channel itself.
+    /// Handles a method of the channel itself.
     fn host_method(&mut self, subchannel: u8, address: u16, data: u32) {
         self.host.set(address, data);
         let action = self.host.plan.action(address);
@@ -318,7 +318,7 @@ impl SubmissionDecoder<'_> {
             Action::Barrier => other::barrier(self.host, address, data),
             _ => other::host_op(self.host, address, data),
         };
-        // A copy can wait for another stream, and a profiler puts time stamps around it.
+        // A copy can wait for another stream, and a profiler puts timestamps around it.
         self.only_inline &= matches!(operation, Operation::Semaphore(_));
         self.operation(&operation);
     }
@@ -334,7 +334,7 @@ impl SubmissionDecoder<'_> {
         self.operation(&Operation::Bind(Bind { subchannel, class }));
     }
 
-    /// A method that triggers an operation.
+    /// Carries out the action of a method that triggers an operation.
     fn act(&mut self, action: Action, subchannel: u8, address: u16, offset: u32, data: u32) {
         let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
             return;
@@ -361,7 +361,7 @@ impl SubmissionDecoder<'_> {
                 return self.launch(launch);
             }
             Action::ReportSemaphore | Action::ReportExecute => {
-                // An unknown macro has made the data.
+                // An unknown macro made the data.
                 if sub.inline.as_ref().is_some_and(|i| i.by_macro) {
                     self.finish_inline(subchannel, None, false);
                 }
@@ -377,7 +377,7 @@ impl SubmissionDecoder<'_> {
             Action::Barrier => other::barrier(sub, address, data),
             Action::Draw => other::draw(sub, address, data),
             Action::Video => other::video(sub, address, data),
-            // Host methods do not come here.
+            // Host methods do not reach this place.
             Action::None
             | Action::Bind
             | Action::HostSemaphore
@@ -445,7 +445,7 @@ impl SubmissionDecoder<'_> {
     }
 }
 
-/// TARGET of SET_SRC_PHYS_MODE and SET_DST_PHYS_MODE.
+/// Returns the place for the field TARGET of SET_SRC_PHYS_MODE and SET_DST_PHYS_MODE.
 fn physical_place(mode: u32) -> Place {
     match mode & 3 {
         0 => Place::Device,

@@ -1,7 +1,7 @@
 //! The launch that a QMD describes, in bytes, blocks and threads, independent of the layout's names and scales.
 //!
-//! Every layout names its fields a little differently, and some fields hold a value shifted down by n bits, which is part
-//! of the name (`..._SHIFTEDn`). A plan (bit, width, shift of each field) is made once for each layout.
+//! Every layout names its fields a little differently, and some fields hold a value shifted right by n bits, which is part of the name
+//! (`..._SHIFTEDn`). A table (bit, width and shift of each field) is made once for each layout.
 
 use crate::decode::event::{ConstantBank, QmdRelease};
 use crate::wire::GpuVa;
@@ -18,13 +18,13 @@ pub struct View {
     pub null: bool,
     /// True if the QMD is a queue, not a grid.
     pub queue: bool,
-    /// Blocks in x, y, z, whatever the layout counts: a grid of clusters (QMD_TYPE GRID_GPC_CGA) is counted in clusters
-    /// there, and the grid of a cooperative launch (GRID_GPU_CGA) is one cluster over the whole GPU. In 05_01, where a QMD
-    /// holds several grids, these and the fields below are those of the first.
+    /// Blocks in x, y, z. Layouts may count otherwise: a grid of clusters (QMD_TYPE GRID_GPC_CGA) is counted in clusters, and the grid of a
+    /// cooperative launch (GRID_GPU_CGA) is one cluster over the whole GPU. In 05_01, in which a QMD holds several grids, this and the
+    /// fields below are those of the first grid.
     pub grid: [u32; 3],
     /// Threads of a block in x, y, z.
     pub block: [u32; 3],
-    /// Blocks of a cluster (GPC_CGA) in x, y, z, where the grid is made of clusters.
+    /// Blocks of a cluster (GPC_CGA) in x, y, z, if the grid is made of clusters.
     pub cluster: Option<[u32; 3]>,
     /// True if all blocks run at once (a cooperative launch: GRID_GPU_CGA or GRID_GPU_GPC_CGA).
     pub cooperative: bool,
@@ -32,30 +32,30 @@ pub struct View {
     pub registers: u32,
     /// SHARED_MEMORY_SIZE: shared memory of a block, bytes, including the system's reserve.
     pub shared_bytes: u32,
-    /// Local memory of a thread, bytes (the low part: the compiler's; the high part is the driver's).
+    /// Local memory of a thread, bytes: the low part, which the compiler determines; the high part is the driver's.
     pub local_bytes: u32,
     /// Barriers of a block.
     pub barriers: u32,
     /// GPU address of the program.
     pub program: GpuVa,
-    /// GPU address of the code to fetch beforehand, without its lowest 8 bits; 0 where the layout does not have it. libcuda names the
-    /// program there.
+    /// GPU address of the code to prefetch, without its lowest 8 bits; 0 if the layout has no such field. libcuda puts the program's
+    /// address there.
     pub prefetch: GpuVa,
     /// True if `program` is an offset from SET_PROGRAM_REGION (layouts before 02_02).
     pub program_relative: bool,
-    /// The valid constant banks.
+    /// Valid constant banks.
     pub constant_banks: Vec<ConstantBank>,
-    /// The enabled semaphore releases.
+    /// Enabled semaphore releases.
     pub releases: Vec<QmdRelease>,
-    /// The enabled dependent QMDs.
+    /// Enabled dependent QMDs.
     pub dependents: Vec<Dependent>,
-    /// DEPENDENCE_COUNTER: how many decrements it waits for before it runs.
+    /// DEPENDENCE_COUNTER: number of decrements for which the QMD waits before it runs.
     pub dependence: u32,
-    /// True if a PCAS alone does not start it, and another QMD must schedule it too (REQUIRE_SCHEDULING_PCAS).
+    /// True if a PCAS alone does not start the QMD, and another QMD must schedule it, too (REQUIRE_SCHEDULING_PCAS).
     pub requires_pcas: bool,
 }
 
-/// Start conditions of a QMD, without the launch that it describes: cheaper than a [`View`].
+/// Start conditions of a QMD, without the launch that it describes. They are cheaper to read than a [`View`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Needs {
     /// [`View::null`].
@@ -66,23 +66,23 @@ pub(super) struct Needs {
     pub requires_pcas: bool,
 }
 
-/// A QMD on which another one acts when its grid ends.
+/// A QMD on which another QMD acts when its grid ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dependent {
     /// GPU address of the QMD.
     pub address: GpuVa,
-    /// The action.
+    /// Action on the QMD.
     pub action: DependentAction,
 }
 
-/// DEPENDENT_QMD_ACTION.
+/// Action on a dependent QMD: DEPENDENT_QMD_ACTION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DependentAction {
-    /// QMD_SCHEDULE, QMD_INVALIDATE_COPY_SCHEDULE, and the enable bit of layouts that have no action.
+    /// QMD_SCHEDULE, QMD_INVALIDATE_COPY_SCHEDULE, or the enable bit in layouts that have no action.
     Schedule,
     /// QMD_DECREMENT_DEPENDENCE.
     DecrementDependence,
-    /// QMD_INCREMENT_PUT and numbers that no header names: starts nothing.
+    /// QMD_INCREMENT_PUT, or a number that no header names: starts nothing.
     Other(u8),
 }
 
@@ -95,7 +95,7 @@ impl DependentAction {
         }
     }
 
-    /// Its number in the layouts.
+    /// Returns the number in the layouts.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {
@@ -110,7 +110,7 @@ impl DependentAction {
 #[derive(Clone, Copy, Default)]
 struct Slot {
     low: u32,
-    /// 0: the layout does not have it.
+    /// Number of bits; 0 if the layout does not have the field.
     width: u32,
     /// Mask of `width` ones.
     mask: u64,
@@ -145,7 +145,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The halves are parts of one shifted value: joined first, then shifted.
+    /// Returns the value of an address or payload. The halves are parts of one shifted value: they are joined first, then shifted.
     fn at(self, qmd: &[u8], i: u32) -> u64 {
         (self.low.unshifted(qmd, i) | self.high.unshifted(qmd, i) << 32) << self.low.shift
     }
@@ -191,17 +191,17 @@ struct QmdFields {
     requires_pcas: Slot,
 }
 
-/// One of the dependents: its fields, each with the element to read.
+/// Fields of one of the dependents, each with the element to read.
 #[derive(Default)]
 struct Next {
     enable: (Slot, u32),
-    /// No width if the layout has no action: enabled then means schedule.
+    /// Action, without width if the layout has none: enabled then means schedule.
     action: (Slot, u32),
     pointer: (Slot, u32),
 }
 
 impl Slot {
-    /// The first of `names` that the layout has; a slot without a width if it has none.
+    /// Returns the first of `names` that the layout has; a slot without width if it has none.
     fn named(layout: Layout, names: &[&str]) -> Self {
         let found = names
             .iter()
@@ -209,7 +209,7 @@ impl Slot {
         let Some(f) = found else {
             return Self::default();
         };
-        // In an array over the tasks of 05_01 the first index is the task: the elements of a task have the second.
+        // In an array over the tasks of 05_01 the first index is the task, and the second counts the elements of a task.
         let second = f.stride()[1] != 0;
         let shift = f
             .name()
@@ -227,7 +227,7 @@ impl Slot {
     }
 }
 
-/// The spellings of a layout's fields: the newest first, and the task's own field before the array over all tasks.
+/// Spellings of a layout's fields: the newest first, and the task's own field before the array over all tasks.
 #[derive(Clone, Copy)]
 struct Spelling(Layout);
 
@@ -236,7 +236,7 @@ impl Spelling {
         Slot::named(self.0, names)
     }
 
-    /// One field for each of three axes.
+    /// Returns one field for each of three axes.
     fn axes(self, names: [&str; 3]) -> [Slot; 3] {
         names.map(|name| self.field(&[name]))
     }
@@ -261,7 +261,7 @@ impl Spelling {
         ])
     }
 
-    /// Address of the program, in layouts that do not have its offset from SET_PROGRAM_REGION instead.
+    /// Returns the address of the program, in layouts that do not have its offset from SET_PROGRAM_REGION instead.
     fn program_address(self) -> Pair {
         let half = |half: &str| {
             let name = format!("PROGRAM_ADDRESS_{half}");
@@ -277,7 +277,7 @@ impl Spelling {
         }
     }
 
-    /// A field of the constant banks, as an array over all of them.
+    /// Returns a field of the constant banks, as an array over all of them.
     fn bank(self, field: &str) -> Slot {
         let buffer = format!("CONSTANT_BUFFER_{field}");
         let task = format!("SUB_TASK_CONSTANT_BANK_{field}");
@@ -291,7 +291,7 @@ impl Spelling {
         ])
     }
 
-    /// Release number `i`: its own enable bit, or its element of the bits of all.
+    /// Returns the fields of release `i`: its own enable bit, or its element of the bits of all releases.
     fn release(self, i: usize) -> Release {
         let own = self.field(&[
             &format!("RELEASE{i}_ENABLE"),
@@ -310,18 +310,18 @@ impl Spelling {
         }
     }
 
-    /// Address or payload of release `i`, by its part of the names in newer and in older layouts.
+    /// Returns the address or payload of release `i`, given the part of the name that newer and older layouts use for it.
     fn release_halves(self, i: usize, new: &str, old: &str) -> Pair {
         let new = format!("RELEASE_SEMAPHORE{i}_{new}");
         let old = format!("RELEASE{i}_{old}");
         Pair {
-            // The oldest layouts have a payload of 32 bits only, with no half in its name.
+            // In the oldest layouts the payload has only 32 bits, and its name has no half.
             low: self.field(&[&format!("{new}_LOWER"), &format!("{old}_LOWER"), &old]),
             high: self.field(&[&format!("{new}_UPPER"), &format!("{old}_UPPER")]),
         }
     }
 
-    /// Dependent number `i`.
+    /// Returns the fields of dependent `i`.
     fn dependent(self, i: usize) -> Next {
         Next {
             enable: self.own_or_element(
@@ -342,7 +342,7 @@ impl Spelling {
         }
     }
 
-    /// The field `own`, or element `i` of the field `array`; neither in layouts with fewer elements.
+    /// Returns the field `own`, or else element `i` of the field `array`; a slot without width in layouts with fewer elements.
     fn own_or_element(self, i: usize, own: &str, array: &[&str]) -> (Slot, u32) {
         let (own, array) = (self.field(&[own]), self.field(array));
         match (own.width, array.count as usize) {
@@ -403,7 +403,7 @@ impl QmdFields {
         }
     }
 }
-/// The plan of each version, made when first needed.
+/// Returns the fields of a version, made at the first use.
 fn plan(version: (u8, u8)) -> Option<&'static QmdFields> {
     static PLANS: OnceLock<ByVersion<Box<QmdFields>>> = OnceLock::new();
     let plans = PLANS.get_or_init(|| ByVersion::new(|l| Box::new(QmdFields::new(l))));
@@ -417,8 +417,8 @@ const TYPE_GRID_GPC_CGA: u64 = 3;
 const TYPE_GRID_GPU_CGA: u64 = 4;
 const TYPE_GRID_GPU_GPC_CGA: u64 = 5;
 
-/// Tells whether `qmd` can be a QMD of `class` (0 if unknown): version bits that the class can have and a block that a grid
-/// can have. Cheaper than [`View::of`].
+/// Tells whether `qmd` can be a QMD of `class` (0 if unknown): version bits that the class can have and a block that a grid can have. This
+/// is cheaper than [`View::of`].
 pub(super) fn plausible(class: u32, qmd: &[u8]) -> bool {
     let Some(version) = qmd::version_of(class, qmd) else {
         return false;
@@ -429,12 +429,12 @@ pub(super) fn plausible(class: u32, qmd: &[u8]) -> bool {
     }
     let Some(p) = plan(version) else { return false };
     let threads: u64 = p.block.iter().map(|s| s.get(qmd)).product();
-    // Much other data has the size of a short layout: require more of it.
+    // Much other data has the size of a short layout, so more is required of it.
     let runs = || p.program.at(qmd, 0) != 0 && p.grid.iter().all(|s| s.get(qmd) != 0);
     (1..=1024).contains(&threads) && (qmd.len() == qmd::MAX_BYTES || runs())
 }
 
-/// Addresses of the words that `qmd` releases, as [`View::of`] has them. Cheaper.
+/// Returns the addresses of the words that `qmd` releases, as [`View::of`] gives them, at less cost.
 pub(super) fn releases(class: u32, qmd: &[u8]) -> impl Iterator<Item = GpuVa> {
     let plan = qmd::version_of(class, qmd).and_then(plan);
     let all = plan.map_or(&[][..], |p| &p.releases);
@@ -444,14 +444,14 @@ pub(super) fn releases(class: u32, qmd: &[u8]) -> impl Iterator<Item = GpuVa> {
 }
 
 impl Needs {
-    /// Reads the start conditions of `qmd` for `class`; `None` where [`View::of`] has none.
+    /// Reads the start conditions of `qmd` for `class`; `None` if [`View::of`] returns `None`.
     pub(super) fn of(class: u32, qmd: &[u8]) -> Option<Self> {
         plan(qmd::version_of(class, qmd)?).map(|p| Self::by(p, qmd))
     }
 
     fn by(p: &QmdFields, qmd: &[u8]) -> Self {
         Self {
-            // Without a type the width is 0, and so is the value.
+            // A layout without a type has width 0 here, and so the value is 0.
             null: p.kind.get(qmd) == TYPE_GRID_NULL,
             dependence: p.dependence.get(qmd) as u32,
             requires_pcas: p.requires_pcas.get(qmd) != 0,
@@ -460,8 +460,7 @@ impl Needs {
 }
 
 impl View {
-    /// The launch that `qmd` describes for `class` (0 if unknown); `None` if no layout fits its version bits and its
-    /// length.
+    /// Returns the launch that `qmd` describes for `class` (0 if unknown); `None` if no layout fits its version bits and its length.
     pub fn of(class: u32, qmd: &[u8]) -> Option<Self> {
         let version = qmd::version_of(class, qmd)?;
         let p = plan(version)?;
@@ -530,7 +529,7 @@ impl View {
                     0 => DependentAction::Schedule,
                     _ => DependentAction::read(field(next.action)),
                 };
-                // The pointer is an address shifted down by 8, as in SEND_PCAS_A.
+                // The pointer is an address shifted right by 8, as in SEND_PCAS_A.
                 let address = GpuVa(field(next.pointer) << 8);
                 view.dependents.push(Dependent { address, action });
             }

@@ -1,6 +1,6 @@
-//! One ioctl read through the tables: its name, the structures that it carries, whether it succeeded.
+//! One ioctl, read through the tables: its name, the structures that it carries, and its success.
 //!
-//! Knows layouts, keeps no state. The model acts on a [`Call`]; the printer shows its fields.
+//! This module knows layouts and keeps no state. The model acts on a [`Call`]; the printer shows its fields.
 
 use super::{
     facts::{self, Layout},
@@ -11,7 +11,7 @@ use crate::record::{Bytes, Device, Ioctl};
 
 use std::borrow::Cow;
 
-/// RM ioctls are `_IOWR('F', nr, size)`.
+/// Type of RM ioctls, which are `_IOWR('F', nr, size)`.
 const RM_TYPE: u32 = b'F' as u32;
 
 /// Escape numbers (NV_ESC_*) that the model acts on.
@@ -41,7 +41,7 @@ pub(crate) mod uvm {
     pub(crate) const CREATE_EXTERNAL_RANGE: u32 = 0x49;
 }
 
-/// Kernel module that a request goes to.
+/// Kernel module to which a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// nvidia.ko.
@@ -52,28 +52,28 @@ pub enum Family {
     Unknown,
 }
 
-/// A structure before and after the call, seen through its layout.
+/// A structure before and after a call, read through its layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Structure<'a> {
-    /// Its layout, where the tables have one.
+    /// Layout of the structure, if the tables have one.
     pub layout: Option<Layout>,
-    /// True if the layout is that of an older release: the driver's may have moved fields, and nothing in the call says so.
+    /// True if the layout is that of an older release: the driver may have moved fields since, and nothing in the call shows it.
     pub is_guess: bool,
-    /// Before the call.
+    /// Bytes before the call.
     pub input: &'a Bytes,
-    /// After the call.
+    /// Bytes after the call.
     pub output: &'a Bytes,
 }
 
 impl Structure<'_> {
-    /// A field of at most 8 bytes after the call (before it, where the bytes after it were not captured).
+    /// Returns a field of at most 8 bytes after the call. If the bytes after the call were not captured, it is the value before.
     #[must_use]
     pub fn get(&self, field: &str) -> Option<u64> {
         let f = self.layout?.field(field)?;
         self.number_at(f.offset, f.size)
     }
 
-    /// A field of at most 8 bytes before the call.
+    /// Returns a field of at most 8 bytes before the call.
     #[must_use]
     pub fn get_input(&self, field: &str) -> Option<u64> {
         let f = self.layout?.field(field)?;
@@ -84,7 +84,7 @@ impl Structure<'_> {
         self.get(field).map(low)
     }
 
-    /// A number at an offset that is the same in all releases.
+    /// Returns a number at an offset that is the same in all releases.
     pub(crate) fn u32_at(&self, offset: usize) -> Option<u32> {
         self.number_at(offset, 4).map(low)
     }
@@ -94,7 +94,7 @@ impl Structure<'_> {
         number(&self.output.data, offset, size).or_else(|| number(&self.input.data, offset, size))
     }
 
-    /// Bytes of a field after the call.
+    /// Returns the bytes of a field after the call.
     pub(crate) fn bytes(&self, field: &str) -> Option<&[u8]> {
         let f = self.layout?.field(field)?;
         self.output
@@ -108,7 +108,7 @@ fn low(v: u64) -> u32 {
     v as u32
 }
 
-/// A little-endian number of 1 to 8 bytes; `None` where the bytes end before it does.
+/// Reads a little-endian number of 1 to 8 bytes; `None` if the bytes end before it does.
 #[must_use]
 pub fn number(data: &[u8], offset: usize, size: usize) -> Option<u64> {
     if size == 0 || size > 8 {
@@ -126,7 +126,7 @@ pub fn number(data: &[u8], offset: usize, size: usize) -> Option<u64> {
 /// Subject of an ioctl, which determines the structure of its nested parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// Nothing known.
+    /// No known subject.
     None,
     /// A control command.
     Control(u32),
@@ -134,27 +134,27 @@ pub enum Subject {
     Class(u32),
 }
 
-/// An ioctl, interpreted.
+/// An interpreted ioctl.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
-    /// The record.
+    /// Record of the ioctl.
     pub ioctl: &'a Ioctl,
-    /// Kernel module that the request goes to.
+    /// Kernel module to which the request goes.
     pub family: Family,
     /// Escape number (RM) or request number (UVM).
     pub nr: u32,
-    /// Its argument.
+    /// Argument of the ioctl.
     pub arg: Structure<'a>,
-    /// Its nested parameters.
+    /// Nested parameters of the ioctl.
     pub nested: Option<Structure<'a>>,
-    /// The command or class that it is about.
+    /// Command or class that the ioctl concerns.
     pub subject: Subject,
-    /// NV_STATUS that the driver wrote back; `None` where the argument has none or it was not captured.
+    /// NV_STATUS that the driver wrote back; `None` if the argument has none or it was not captured.
     pub status: Option<u32>,
 }
 
 impl<'a> Call<'a> {
-    /// Reads an ioctl. Layouts are chosen by the sizes in it and by `version`, where that is known.
+    /// Reads an ioctl. Layouts are chosen by the sizes in it and by `version`, if known.
     #[must_use]
     pub fn read(ioctl: &'a Ioctl, version: Option<Version>) -> Self {
         let (family, nr, size) = split(ioctl);
@@ -198,7 +198,7 @@ impl<'a> Call<'a> {
             && let (Some(real), Some(len), Some(n)) =
                 (call.arg.u32_at(0), call.arg.u32_at(4), nested)
         {
-            // The argument is elsewhere: this one points to it.
+            // The argument lies elsewhere, and this one points to it.
             (nr, size) = (real, len as usize);
             call.nr = nr;
             call.arg.input = &n.input;
@@ -211,7 +211,7 @@ impl<'a> Call<'a> {
             _ => facts::escape(nr, version).map_or("", |n| n.structure),
         };
         call.arg.layout = match structure.strip_suffix("[]") {
-            // An array: its reader knows how many elements it has.
+            // The structure is an array; its reader knows the number of elements.
             Some(_) => None,
             None => facts::layout(structure, version, Some(size)),
         };
@@ -222,7 +222,7 @@ impl<'a> Call<'a> {
             }
             _ => Subject::None,
         };
-        // Where an allocation names no size, as libcuda's do not, its parameters were read as far as any release's may go.
+        // If an allocation names no size, as libcuda's do not, as many bytes of its parameters were captured as any release may have.
         let is_class = matches!(call.subject, Subject::Class(_));
         let names_size = !is_class || call.arg.get_input("paramsSize").is_some_and(|s| s != 0);
         call.nested = nested.map(|n| {
@@ -238,7 +238,7 @@ impl<'a> Call<'a> {
         call
     }
 
-    /// The layout of the nested parameters of an allocation or a control.
+    /// Returns the layout of the nested parameters of an allocation or a control.
     fn nested_layout(
         &self,
         (len, names_size): (u64, bool),
@@ -259,12 +259,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// NV_STATUS, whose place moved twice in NVOS21 and NVOS64 without a change of size.
+    /// Reads NV_STATUS, whose place moved twice in NVOS21 and NVOS64 without a change of size.
     fn read_status(&self, structure: &str, version: Option<Version>) -> Option<u32> {
         let field = |l: &Layout| l.field("status").or_else(|| l.field("Status"));
         let layout = self.arg.layout?;
         if version.is_none() {
-            // Of the possible places, the one that the call changed.
+            // Of the possible places, the one that the call changed is taken.
             let size = layout.size();
             for other in facts::layouts(structure).filter(|l| l.size() == size) {
                 let Some(f) = field(&other) else { continue };
@@ -278,7 +278,7 @@ impl<'a> Call<'a> {
         number(&self.arg.output.data, f.offset, f.size).map(low)
     }
 
-    /// The name of the escape or UVM ioctl.
+    /// Returns the name of the escape or UVM ioctl.
     #[must_use]
     pub fn name(&self, version: Option<Version>) -> Cow<'static, str> {
         match self.family {
@@ -288,14 +288,15 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Tells whether the driver carried out the call: the system call's result and the status are good, or were not seen.
+    /// Tells whether the driver carried out the call: neither the system call's result nor the status shows an error. One that was not seen
+    /// counts as good.
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.ioctl.result.is_none_or(|r| r >= 0) && self.status.is_none_or(|s| s == 0)
     }
 }
 
-/// Family, number and size of a request.
+/// Returns family, number and size of a request.
 fn split(ioctl: &Ioctl) -> (Family, u32, usize) {
     let request = ioctl.request;
     let size = (request >> 16 & 0x3fff) as usize;
@@ -306,21 +307,21 @@ fn split(ioctl: &Ioctl) -> (Family, u32, usize) {
     }
 }
 
-/// The request number of an RM escape, as a process passes it to ioctl(2).
+/// Returns the request number of an RM escape, as a process passes it to ioctl(2).
 #[must_use]
 pub const fn rm_request(nr: u8, size: u16) -> u32 {
     0xc000_0000 | (size as u32 & 0x3fff) << 16 | RM_TYPE << 8 | nr as u32
 }
 
-/// Bytes of a UVM ioctl's argument: UVM requests do not carry their size. `None` for an unknown request.
+/// Returns the size of a UVM ioctl's argument, bytes; `None` for an unknown request. UVM requests do not carry their size.
 #[must_use]
 pub fn uvm_argument_size(request: u32, version: Option<Version>) -> Option<usize> {
     let named = facts::uvm(request, version)?;
     facts::layout(named.structure, version, None).map(|l| l.size())
 }
 
-/// Request numbers of the UVM ioctls that have an argument, with its size in bytes in the newest release (only for three
-/// ioctls of the tools interface does another release have a larger one).
+/// Returns the request numbers of the UVM ioctls that have an argument, each with the argument's size in the newest release, bytes. (For
+/// only three ioctls, of the tools interface, an older release has a larger one.)
 pub fn uvm_argument_sizes() -> impl Iterator<Item = (u32, u32)> {
     facts::uvm_requests().filter_map(|request| {
         Some((
@@ -330,7 +331,7 @@ pub fn uvm_argument_sizes() -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Size of the allocation parameters of `class` in bytes (RM takes this many whatever the caller says).
+/// Returns the size of the allocation parameters of `class`, bytes. RM takes this many, whatever size the caller gives.
 #[must_use]
 pub fn allocation_size(class: u32, version: Option<Version>) -> Option<usize> {
     facts::layout(facts::allocation(class, version)?, version, None).map(|l| l.size())

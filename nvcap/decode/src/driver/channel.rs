@@ -1,4 +1,4 @@
-//! Channels in the model: when they can be read, when other sources name them, when they go.
+//! Channels in the model: the time from which they can be read, their naming by other sources, and their end.
 
 use super::{
     model::{Change, MAX_CHANNELS, Model},
@@ -81,7 +81,7 @@ impl Model {
         self.settle(pid);
     }
 
-    /// Checks whether channels of a process that waited for a mapping can be read now.
+    /// Checks whether channels of a process that waited for a mapping can now be read.
     pub(crate) fn settle(&mut self, pid: u32) {
         let waiting: Vec<ChannelId> = match self.processes.get(&pid) {
             Some(p) if !p.waiting.is_empty() => p.waiting.iter().copied().collect(),
@@ -157,8 +157,8 @@ impl Model {
         }
     }
 
-    /// A channel that a source names: found in memory, given by the user, or read from a capture (where the model may know
-    /// it already from the capture's ioctls, under a number of its own).
+    /// Takes in a channel that a source names: found in memory, given by the user, or read from a capture. The model may know a captured
+    /// channel already from the capture's ioctls, under a number of its own.
     pub(crate) fn channel_record(&mut self, said: &record::Channel) {
         self.next_channel = self.next_channel.max(said.id.0.saturating_add(1));
         let object = said
@@ -168,7 +168,7 @@ impl Model {
             Some(Kind::Channel(id)) => Some(*id),
             _ => None,
         });
-        // The source that names channels numbers them: another channel with that number gets a new one.
+        // The source that names channels numbers them: another channel that already has the number gets a new one.
         let taken = self.channels.get(&said.id).is_some_and(|c| !c.named);
         if taken && same != Some(said.id) {
             let free = self.reserve_channel_id();

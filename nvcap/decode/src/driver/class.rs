@@ -1,4 +1,4 @@
-//! Classes whose objects the model tells apart (rm/classes.tsv). Numbers and nothing else.
+//! Classes whose objects the model tells apart (rm/classes.tsv). The module has only numbers.
 
 use super::object::Aperture;
 

@@ -1,6 +1,6 @@
-//! The RM tables: names, structure layouts and chip classes, read in place from `nvcap/facts/rm.bin`.
+//! RM tables: names, structure layouts and chip classes, read in place from `nvcap/facts/rm.bin`.
 //!
-//! The file is made by `cargo xtask facts` from the tables of facts/rm. Nothing here allocates or fails.
+//! `cargo xtask facts` makes the file from the tables of facts/rm. No function here allocates or fails.
 
 use super::version::Version;
 use crate::tables::{File, Row, Run, Table, Text, tables};
@@ -11,7 +11,7 @@ static FILE: File = File::new(include_bytes!("../../facts/rm.bin"));
 tables! { FILE;
     RELEASES = "releases": ReleaseRow { major: u16, minor: u16, patch: u16 }
     CONTROLS = "controls": ControlRow { number: u32, name: Text, structure: Text, first: u8, last: u8 }
-    /// A class with several names has that of RM's own resource list first.
+    /// Classes. A class with several names has first the name in RM's own resource list.
     CLASSES = "classes": ClassRow { number: u32, name: Text }
     ALLOCATIONS = "allocations": AllocationRow { class: u32, structure: Text, first: u8, last: u8 }
     ESCAPES = "escapes": EscapeRow { number: u32, name: Text, structure: Text, first: u8, last: u8 }
@@ -26,10 +26,10 @@ fn release(row: ReleaseRow) -> Version {
     Version::new(row.major(), row.minor(), row.patch())
 }
 
-/// The first and the last driver release in the tables, in numeric order.
+/// Returns the first and the last driver release in the tables, in numeric order.
 #[must_use]
 pub fn releases() -> (Version, Version) {
-    // The least and the greatest stand for rows that hold for all releases.
+    // The least and the greatest version mark rows that hold for all releases.
     let known = RELEASES
         .all()
         .map(release)
@@ -40,12 +40,12 @@ pub fn releases() -> (Version, Version) {
     )
 }
 
-/// True for a release after all in the tables.
+/// Tells whether a release is later than all in the tables.
 pub(crate) fn is_newer(version: Version) -> bool {
     version > releases().1
 }
 
-/// Words to the user about a release after all in the tables; none about another one.
+/// Returns words to the user about a release later than all in the tables; `None` for other releases.
 #[must_use]
 pub fn newer_release(version: Version) -> Option<String> {
     is_newer(version).then(|| {
@@ -57,12 +57,12 @@ pub fn newer_release(version: Version) -> Option<String> {
     })
 }
 
-/// First and last release tag in which a row was seen.
+/// First and last release in which a row was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// First release tag.
+    /// First release.
     pub first: Version,
-    /// Last release tag.
+    /// Last release.
     pub last: Version,
 }
 
@@ -82,8 +82,8 @@ impl Range {
     }
 }
 
-/// From rows for several ranges of releases, the row for `version`; the newest where none fits or the version is unknown,
-/// and the first of equals.
+/// Chooses the row for `version` from rows for several ranges of releases. If none fits or the version is unknown, it is the newest row; of
+/// equal rows, the first.
 fn choose<T>(rows: impl Iterator<Item = (Range, T)>, version: Option<Version>) -> Option<T> {
     let mut best: Option<(Range, T)> = None;
     for (range, value) in rows {
@@ -91,7 +91,7 @@ fn choose<T>(rows: impl Iterator<Item = (Range, T)>, version: Option<Version>) -
             return Some(value);
         }
         let newer = best.as_ref().is_none_or(|(b, _)| match version {
-            // Outside the tables: the nearest range that began before it, else the oldest.
+            // Outside the tables, it is the nearest range that began before the version, else the oldest.
             Some(v) if b.first <= v => range.first <= v && range.last > b.last,
             Some(_) => range.first < b.first,
             None => range.last > b.last,
@@ -106,13 +106,13 @@ fn choose<T>(rows: impl Iterator<Item = (Range, T)>, version: Option<Version>) -
 /// A named number that carries a structure: a control command, an escape, a UVM ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// Its name in the public headers.
+    /// Name in the public headers.
     pub name: &'static str,
-    /// The structure it carries; empty where none is known.
+    /// Name of the structure that it carries; empty if none is known.
     pub structure: &'static str,
 }
 
-/// A look-up of a number in a table of named numbers.
+/// Makes a look-up of a number in a table of named numbers.
 macro_rules! numbered {
     ($function:ident, $table:ident, $row:ident) => {
         pub(crate) fn $function(number: u32, version: Option<Version>) -> Option<Named> {
@@ -131,7 +131,7 @@ numbered!(control, CONTROLS, ControlRow);
 numbered!(escape, ESCAPES, EscapeRow);
 numbered!(uvm, UVM, UvmRow);
 
-/// The rows of a table that have this key.
+/// Returns the rows of a table that have this key.
 fn equal<R: Row, K: Ord + Copy>(
     table: &'static Table<R>,
     wanted: K,
@@ -141,7 +141,7 @@ fn equal<R: Row, K: Ord + Copy>(
     rows.take_while(move |row| key(*row) == wanted)
 }
 
-/// All UVM request numbers of the tables, each once.
+/// Returns all UVM request numbers of the tables, each once.
 pub(crate) fn uvm_requests() -> impl Iterator<Item = u32> {
     let mut last = None;
     UVM.all()
@@ -154,7 +154,7 @@ pub(crate) fn class(class: u32) -> Option<&'static str> {
     names.next().map(ClassRow::name)
 }
 
-/// The structure that an allocation of `class` takes, and whether it must be there.
+/// Returns the structure that an allocation of `class` takes, and whether it is required.
 pub(crate) fn allocation(class: u32, version: Option<Version>) -> Option<&'static str> {
     let equal = equal(&ALLOCATIONS, class, AllocationRow::class)
         .map(|row| (Range::of(row.first(), row.last()), row.structure()));
@@ -166,7 +166,7 @@ pub(crate) fn status(code: u32) -> Option<&'static str> {
     names.next().map(StatusRow::name)
 }
 
-/// Chips that have `class`, with the engines it runs on there.
+/// Returns the chips that have `class`, each with the engines that the class drives there.
 pub(crate) fn chips_with(class: u32) -> impl Iterator<Item = (&'static str, &'static str)> {
     CHIPS
         .all()
@@ -174,7 +174,7 @@ pub(crate) fn chips_with(class: u32) -> impl Iterator<Item = (&'static str, &'st
         .map(|row| (row.name(), row.engines()))
 }
 
-/// A structure as a range of driver releases lays it out.
+/// Layout of a structure in a range of driver releases.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     row: LayoutRow,
@@ -183,30 +183,30 @@ pub struct Layout {
 /// A field of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Bytes from the structure's start.
+    /// Offset from the structure's start, bytes.
     pub offset: usize,
-    /// Bytes.
+    /// Size, bytes.
     pub size: usize,
-    /// Name; a field of a structure inside is `outer.inner`.
+    /// Name. A field of an inner structure is named `outer.inner`.
     pub name: &'static str,
-    /// C type, `T[n]` for an array.
+    /// C type; `T[n]` for an array.
     pub kind: &'static str,
 }
 
 impl Layout {
-    /// The structure's name.
+    /// Returns the structure's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.row.name()
     }
 
-    /// Its size in bytes.
+    /// Returns the structure's size, bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.row.size() as usize
     }
 
-    /// The releases with this layout.
+    /// Returns the releases with this layout.
     #[must_use]
     pub fn range(&self) -> Range {
         Range::of(self.row.first(), self.row.last())
@@ -218,7 +218,7 @@ impl Layout {
         layouts(self.name()).count() == 1
     }
 
-    /// Its fields, in order of offset but for unions.
+    /// Returns the fields, in order of offset except for unions.
     pub fn fields(&self) -> impl Iterator<Item = Field> + use<> {
         FIELDS.run(self.row.fields()).map(|row| Field {
             offset: row.offset() as usize,
@@ -228,7 +228,7 @@ impl Layout {
         })
     }
 
-    /// A field by name. `hClient` also finds `params.hClient` of a wrapper.
+    /// Returns a field by name. `hClient` also finds `params.hClient` of a wrapper.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<Field> {
         self.fields().find(|f| {
@@ -240,15 +240,16 @@ impl Layout {
     }
 }
 
-/// All layouts of a structure, oldest first.
+/// Returns all layouts of a structure, oldest first.
 pub fn layouts(name: &str) -> impl Iterator<Item = Layout> + use<'_> {
     equal(&LAYOUTS, name, LayoutRow::name).map(|row| Layout { row })
 }
 
-/// The layout of a structure of `size` bytes (where the size is known) under `version` (where it is known).
+/// Returns the layout of a structure of `size` bytes under `version`, each if known.
 ///
-/// A size that a layout has decides before the version does: the driver checks sizes, and a version may be a guess. A structure of a size that
-/// none has is one of a release that nobody knows, whose fields may be anywhere; under a version of the tables the driver reads its own.
+/// A size that fits a layout decides before the version does: the driver checks sizes, and a version may be a guess. A structure whose size
+/// fits no layout is from an unknown release, and its fields may be anywhere. Under a version of the tables, however, the driver reads that
+/// version's structure.
 #[must_use]
 pub fn layout(name: &str, version: Option<Version>, size: Option<usize>) -> Option<Layout> {
     let by_version = |of_size: Option<usize>| {
@@ -275,7 +276,7 @@ pub fn layout(name: &str, version: Option<Version>, size: Option<usize>) -> Opti
 mod tests {
     use super::*;
 
-    /// The whole content of the tables, one line for each fact.
+    /// Returns the whole content of the tables, one line for each fact.
     fn said() -> Vec<String> {
         macro_rules! numbered {
             ($table:ident, $key:ident, $($text:ident)+; $($end:ident)*) => {
@@ -302,8 +303,8 @@ mod tests {
         lines
     }
 
-    /// The format of the tables and its reader may change; the content changes with `facts/rm` alone, and then this test's
-    /// numbers change.
+    /// Test that the content of the tables is unchanged. The format of the tables and its reader may change; the content changes only with
+    /// `facts/rm`, and then this test's numbers change.
     #[test]
     fn the_tables_say_what_they_said() {
         let said = said();
@@ -324,14 +325,14 @@ mod tests {
         assert_eq!(size("NVOS46_PARAMETERS", v(580, 65, 6), None), Some(64));
         assert_eq!(size("NVOS46_PARAMETERS", v(515, 43, 4), Some(64)), Some(64));
         assert_eq!(size("NVOS46_PARAMETERS", None, None), Some(64));
-        // A size no release has: the version decides, where it is known.
+        // For a size that no release has, the version decides, if known.
         assert_eq!(
             size("NVOS46_PARAMETERS", v(550, 54, 14), Some(99)),
             Some(56)
         );
         assert_eq!(size("NVOS46_PARAMETERS", v(610, 43, 2), Some(99)), None);
         assert_eq!(size("NVOS46_PARAMETERS", None, Some(99)), None);
-        // Newer than every table.
+        // A version newer than every table.
         assert_eq!(
             size("NV_CHANNEL_ALLOC_PARAMS", v(900, 1, 1), None),
             Some(368)

@@ -1,5 +1,5 @@
-//! The fields of a structure as values with a meaning, for printing an ioctl. Knows layouts and naming conventions of the
-//! headers (`hClient` is a handle, `NvP64` an address); knows no output format.
+//! The fields of a structure as values with a meaning, for printing an ioctl. The module knows layouts and the headers' naming conventions
+//! (`hClient` is a handle, `NvP64` an address), but no output format.
 
 use super::{
     call::{Structure, number},
@@ -15,11 +15,11 @@ pub enum Meaning {
     Handle,
     /// An address, an offset or a size in bytes.
     Address,
-    /// Bits.
+    /// Flags, bit by bit.
     Flags,
     /// A class number.
     Class,
-    /// A control command.
+    /// A number of a control command.
     Command,
     /// NV_STATUS.
     Status,
@@ -47,7 +47,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Tells whether there is nothing but zeros.
+    /// Tells whether the value has only zeros.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         match self {
@@ -64,25 +64,25 @@ impl Value {
 /// A field and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedValue {
-    /// The field's name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Its value.
+    /// Value of the field.
     pub value: Value,
 }
 
 /// A field before and after a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchanged {
-    /// The field's name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Before; `None` where it was not captured.
+    /// Value before the call; `None` if it was not captured.
     pub before: Option<Value>,
-    /// After; `None` where it was not captured.
+    /// Value after the call; `None` if it was not captured.
     pub after: Option<Value>,
 }
 
 impl Exchanged {
-    /// Tells whether it is zero before and after, as far as was captured.
+    /// Tells whether the field is zero before and after, as far as it was captured.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         [&self.before, &self.after]
@@ -91,7 +91,7 @@ impl Exchanged {
             .all(Value::is_zero)
     }
 
-    /// Tells whether the call changed it.
+    /// Tells whether the call changed the field.
     #[must_use]
     pub fn changed(&self) -> bool {
         match (&self.before, &self.after) {
@@ -101,7 +101,7 @@ impl Exchanged {
     }
 }
 
-/// The fields of a structure before and after a call. Empty where there is no layout.
+/// Returns the fields of a structure before and after a call. Empty if there is no layout.
 #[must_use]
 pub fn exchanged(structure: &Structure<'_>) -> Vec<Exchanged> {
     let Some(layout) = structure.layout else {
@@ -145,7 +145,7 @@ fn active_member(layout: &Layout, data: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// The value of a field in a structure's bytes; `None` where they end before it.
+/// Returns the value of a field in a structure's bytes; `None` if the bytes end before it.
 #[must_use]
 pub fn value(field: &Field, data: &[u8]) -> Option<Value> {
     value_at(field, data, 0)
@@ -170,7 +170,7 @@ fn value_at(field: &Field, data: &[u8], depth: u32) -> Option<Value> {
         };
     };
     let size = field.size / count;
-    // Of a truncated array, the whole elements.
+    // A truncated array gives its whole elements.
     let start = data.get(field.offset..).filter(|b| !b.is_empty())?;
     let bytes = &start[..start.len().min(field.size)];
     if element == "char" {
@@ -256,13 +256,13 @@ fn meaning(name: &str, kind: &str) -> Meaning {
     }
 }
 
-/// True for names such as `hMemory`, the headers' form for handles.
+/// Tells whether a name such as `hMemory` has the headers' form for handles.
 fn is_handle(name: &str) -> bool {
     let mut chars = name.chars();
     chars.next() == Some('h') && chars.next().is_some_and(char::is_uppercase)
 }
 
-/// The elements of an argument that is an array of structures (NV_ESC_CARD_INFO), as far as they were captured.
+/// Returns the elements of an argument that is an array of structures (NV_ESC_CARD_INFO), as far as they were captured.
 #[must_use]
 pub fn elements(name: &str, data: &[u8]) -> Vec<Vec<NamedValue>> {
     match facts::layout(name, None, None) {

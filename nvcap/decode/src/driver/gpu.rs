@@ -1,4 +1,4 @@
-//! GPUs: the facts that ioctls give on each, and the names of its architecture numbers. Knows no objects.
+//! GPUs: the facts that ioctls give about each, and the names of its architecture numbers. The module knows no objects.
 
 /// A GPU as the ioctls of the traced processes describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -6,9 +6,9 @@
 pub struct Gpu {
     /// RM's gpuId.
     pub id: u32,
-    /// Minor number of its device file.
+    /// Minor number of the GPU's device file.
     pub minor: Option<u32>,
-    /// RM's device instance, which device objects refer to.
+    /// RM's device instance, to which device objects refer.
     pub instance: Option<u32>,
     /// PCI domain, bus, slot, function.
     pub pci: Option<(u32, u32, u32, u32)>,
@@ -33,14 +33,14 @@ impl Gpu {
         }
     }
 
-    /// `0000:00:06.0`.
+    /// Returns the PCI address in the form `0000:00:06.0`.
     #[must_use]
     pub fn pci_address(&self) -> Option<String> {
         let (domain, bus, slot, function) = self.pci?;
         Some(format!("{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"))
     }
 
-    /// `GPU-ce9418df-f207-9da0-8305-06ca8af10ca9`, as nvidia-smi prints it.
+    /// Returns the UUID as nvidia-smi prints it: `GPU-ce9418df-f207-9da0-8305-06ca8af10ca9`.
     #[must_use]
     pub fn uuid_text(&self) -> Option<String> {
         let hex: String = self.uuid?.iter().map(|b| format!("{b:02x}")).collect();
@@ -54,7 +54,7 @@ impl Gpu {
         ))
     }
 
-    /// The chip's name, `GH100`.
+    /// Returns the chip's name, such as `GH100`.
     #[must_use]
     pub fn chip(&self) -> Option<String> {
         let (arch, implementation) = self.arch?;
@@ -62,7 +62,7 @@ impl Gpu {
     }
 }
 
-/// A chip by the architecture and implementation numbers of NV2080_CTRL_MC_GET_ARCH_INFO (ctrl2080mc.h).
+/// Returns a chip by the architecture and implementation numbers of NV2080_CTRL_MC_GET_ARCH_INFO (ctrl2080mc.h).
 #[must_use]
 pub(super) fn chip(architecture: u32, implementation: u32) -> Option<String> {
     let series = match architecture {

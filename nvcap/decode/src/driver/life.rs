@@ -1,4 +1,4 @@
-//! Lives of processes: a fork shares the parent's mappings and objects, an exec or an exit releases them.
+//! Life of processes: a fork shares the parent's mappings and objects; an exec or an exit releases them.
 
 use super::{
     model::{Change, Model},
@@ -27,12 +27,12 @@ impl Model {
         }
     }
 
-    /// A child has its parent's mappings and open files. (UVM does not follow a fork.)
+    /// Gives a child its parent's mappings and open files. (UVM does not follow a fork.)
     fn fork(&mut self, parent: u32, child: u32) {
         if parent == child {
             return;
         }
-        // The process id was another process's, whose end was not seen.
+        // The process id belonged to another process, whose end was not seen.
         self.forget(child);
         let Some(from) = self.processes.get(&parent) else {
             return;
@@ -65,7 +65,7 @@ impl Model {
         }
     }
 
-    /// A process has ended, or executed another program: its mappings and open files are gone.
+    /// Forgets the mappings and open files of a process that has ended or executed another program.
     fn forget(&mut self, pid: u32) {
         let Some(process) = self.processes.remove(&pid) else {
             return;
@@ -105,7 +105,7 @@ impl Model {
             .map(|c| c.id)
             .collect();
         for id in rest {
-            // A client that a forked child still holds keeps its channels: they belong to the child now.
+            // A client that a forked child still holds keeps its channels, which now belong to the child.
             let heir = self
                 .channels
                 .get(&id)

@@ -1,9 +1,8 @@
-//! The driver model: from ioctls and mappings to clients, memory objects, channels and engines. Pure.
+//! The driver model: it turns ioctls and mappings into clients, memory objects, channels and engines, without side effects.
 //!
-//! A [`Model`] consumes the [`Record`](crate::record::Record)s of one trace in order and answers with [`Change`]s, on which
-//! a live tracer must act at once (a doorbell page was mapped, a channel's ring can be read, its token is known). Between
-//! records it can be asked for owners of objects, and where a GPU virtual address lies in the process.
-//! lies in the process.
+//! A [`Model`] consumes the [`Record`](crate::record::Record)s of one trace in order and answers with [`Change`]s, on which a live tracer
+//! must act at once (a doorbell page was mapped, a channel's ring can be read, its token is known). Between records, callers can ask it for
+//! the owners of objects, and for the place of a GPU virtual address in the process.
 //!
 //! ```text
 //! Record ──> Model::record ──> Vec<Change>          (live: arm breakpoints, fill the channel table)
@@ -12,7 +11,7 @@
 //!                └── resolve(), translations(), place()
 //! ```
 //!
-//! The one mapping that a tracer acts on first:
+//! The mapping on which a tracer acts first:
 //!
 //! ```
 //! use nvcap_decode::driver::{Change, Model, ModelOptions};
@@ -79,7 +78,7 @@ pub use view::{
     BoundEngine, ChannelView, DoorbellView, GroupView, MappingView, MappingWhat, ObjectView,
 };
 
-/// The page's example is compiled and run with the documentation tests.
+/// Documentation page whose example is compiled and run with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/driver-model.md")]
 struct DocumentationPage;

@@ -1,5 +1,5 @@
-//! The model's state, and the effect of records other than ioctls: mappings, life and death of processes, channels named by
-//! other sources. The ioctls are in `rm` and `uvm`, the queries in `view`.
+//! The model's state, and the effect of records other than ioctls: mappings, beginning and end of processes, channels named by other
+//! sources. The ioctls are in `rm` and `uvm`, the queries in `view`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,88 +14,88 @@ use super::{
 };
 use crate::record::{self, ChannelId, CpuVa, Device, Mapping, Record, Unmapping};
 
-/// Facts that the user or the machine gives beforehand.
+/// Facts that the user or the machine provides in advance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ModelOptions {
-    /// The driver's release, where known (`/proc/driver/nvidia/version`, a capture's header). Without it the model takes
-    /// the release from the ioctls that report it, and chooses layouts by size until then.
+    /// The driver's release, if known (`/proc/driver/nvidia/version`, a capture's header). Without it, the model takes the release from the
+    /// ioctls that report it, and chooses layouts by size until then.
     pub driver_version: Option<Version>,
 }
 
-/// A change by a record that a live tracer must act on; changes come in the order in which they became true.
+/// A change on which a live tracer must act. Changes come in the order in which they became true.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A doorbell page became mapped.
     DoorbellPage {
-        /// The process.
+        /// Process that mapped the page.
         pid: u32,
         /// Minor number of the GPU's device file.
         gpu_minor: Option<u32>,
-        /// Its address in the process; the doorbell is the word at +0x90.
+        /// Address in the process. The doorbell is the word at +0x90.
         cpu_va: CpuVa,
-        /// Its length in bytes.
+        /// Length, bytes.
         len: u64,
-        /// Mapped through BAR1 (`Some(false)`: through BAR0); `None` where the allocation was not seen.
+        /// True if mapped through BAR1, false if through BAR0; `None` if the allocation was not seen.
         bar1: Option<bool>,
-        /// The USERMODE object; `None` if the doorbell was only recognised by the shape of the mapping.
+        /// USERMODE object; `None` if the doorbell was recognised only by the shape of the mapping.
         object: Option<ObjectRef>,
     },
     /// A doorbell page is no longer mapped, or its object is gone.
     DoorbellGone {
-        /// The process.
+        /// Process that had mapped the page.
         pid: u32,
-        /// Its address in the process.
+        /// Address in the process.
         cpu_va: CpuVa,
-        /// Its length in bytes.
+        /// Length, bytes.
         len: u64,
     },
-    /// A channel's ring and USERD can be read in the process `at.pid`. Repeated, with the same id, when they have moved.
+    /// A channel's ring and USERD can be read in the process `at.pid`. The change is repeated, with the same id, if they have moved.
     Channel(Box<record::Channel>),
-    /// A forked child has the channel's ring and USERD mapped too, at the same addresses.
+    /// A forked child has mapped the channel's ring and USERD too, at the same addresses.
     ChannelShared {
         /// The channel.
         channel: ChannelId,
         /// The child.
         pid: u32,
     },
-    /// A channel's work-submit token became known (repeated right after [`Change::Channel`] if it was known before, for
-    /// receivers that handle tokens separately).
+    /// A channel's work-submit token became known. The change is repeated right after [`Change::Channel`] if the token was known before,
+    /// for receivers that handle tokens separately.
     Token {
         /// The channel.
         channel: ChannelId,
         /// The token.
         token: u32,
     },
-    /// A channel was freed, or its process is gone. Its id is not used again.
+    /// A channel was freed, or its process is gone. The channel's id is not used again.
     ChannelGone {
         /// The channel.
         channel: ChannelId,
         /// The process in which it could be read.
         pid: u32,
     },
-    /// The set of memory that has different addresses for the GPU and the process has changed: see [`Model::translations`].
+    /// The set of memory whose addresses differ between the GPU and the process has changed; see [`Model::translations`].
     Translations {
         /// The process.
         pid: u32,
     },
-    /// The driver reported its release.
+    /// The driver's release, which the driver reported.
     DriverVersion(Version),
 }
 
 /// Counts of the records that the model was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Ioctls given.
+    /// Number of ioctls.
     pub ioctls: u64,
     /// Part of `ioctls`: failed ones, which change nothing.
     pub failed: u64,
-    /// Mappings given.
+    /// Number of mappings.
     pub mappings: u64,
-    /// Things not kept because a fixed limit was reached.
+    /// Number of items that were not kept because a fixed limit was reached.
     pub refused: u64,
 }
 
-// Beyond these the model keeps nothing more of a kind. A training job holds some 10^4 memory objects.
+// The following limits bound the items that are kept of each kind. A training job holds some 10^4 memory objects.
 pub(crate) const MAX_PROCESSES: usize = 1 << 15;
 pub(crate) const MAX_CLIENTS: usize = 1 << 14;
 pub(crate) const MAX_OBJECTS: usize = 1 << 18;
@@ -137,7 +137,7 @@ thread_local! {
 }
 
 impl Model {
-    /// An empty model.
+    /// Makes an empty model.
     #[must_use]
     pub fn new(options: ModelOptions) -> Self {
         #[cfg(debug_assertions)]
@@ -194,19 +194,19 @@ impl Model {
         std::mem::take(&mut self.changes)
     }
 
-    /// The driver's release: from the driver's calls, else from [`ModelOptions`].
+    /// Returns the driver's release: from the driver's calls, else from [`ModelOptions`].
     #[must_use]
     pub fn version(&self) -> Option<Version> {
         self.seen.or(self.expected)
     }
 
-    /// Counts of the records that the model was given.
+    /// Returns the counts of the records that the model was given.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// A channel number that is not used in this trace, for a source that found a channel by itself.
+    /// Returns a channel number that is unused in this trace, for a source that found a channel by itself.
     pub fn reserve_channel_id(&mut self) -> ChannelId {
         while self.channels.contains_key(&ChannelId(self.next_channel)) {
             self.next_channel = self.next_channel.wrapping_add(1);
@@ -248,7 +248,7 @@ impl Model {
         self.clients.get(&at.client)?.objects.get(&at.handle)
     }
 
-    /// The memory of an object, created now if nothing was known of it: any object that is mapped is memory.
+    /// Returns the memory of an object. If nothing was known of the object, memory is made for it: any object that is mapped is memory.
     pub(crate) fn memory_of(&mut self, at: ObjectRef) -> Option<MemoryId> {
         let object = self.object(at)?;
         match object.kind {
@@ -291,8 +291,8 @@ impl Model {
             .flatten();
         let target = match pending {
             Some(p) => self.target_of(p.object, p.offset),
-            // Write-only device memory has no other use; a readable page of that shape counts only while no
-            // better one of that GPU is known.
+            // Write-only device memory has no other use. A readable page of that shape counts only while no better one of that GPU is
+            // known.
             None if is_doorbell_shape(mapping)
                 && (!mapping.read
                     || (mapping.found && !self.has_doorbell(pid, mapping.device))) =>
@@ -400,7 +400,7 @@ impl Model {
         }
     }
 
-    /// Takes a range of addresses out of a process.
+    /// Removes a range of addresses from a process.
     fn cut_maps(&mut self, pid: u32, start: u64, len: u64) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
@@ -434,7 +434,7 @@ impl Model {
                 Target::Channel { .. } | Target::Unknown => {}
             }
         }
-        // A channel whose ring or USERD lay there has to be found again.
+        // A channel whose ring or USERD was there must be found again.
         let lost: Vec<ChannelId> = self
             .channels
             .values()
@@ -481,7 +481,7 @@ impl Model {
         }
     }
 
-    /// Reports changed translations, if the memory is mapped at different addresses for the GPU and the process.
+    /// Reports changed translations if the memory is mapped at different addresses for the GPU and the process.
     fn note_translation(&mut self, id: MemoryId) {
         let Some(memory) = self.memory.get(&id) else {
             return;

@@ -1,13 +1,13 @@
-//! Names of numbers: escapes, control commands, classes, status codes, UVM ioctls, engines.
+//! Names for numbers: escapes, control commands, classes, status codes, UVM ioctls, engines.
 //!
-//! The names are those of the public headers (NVIDIA/open-gpu-kernel-modules); numbers that they do not have print in hex.
-//! Knows the tables only.
+//! The names are those of the public headers (NVIDIA/open-gpu-kernel-modules). Numbers that the headers do not have print in hex. The
+//! module knows only the tables.
 
 use std::borrow::Cow;
 
 use super::{facts, version::Version};
 
-/// Escape (RM ioctl) by its number, `NV_ESC_RM_CONTROL` for 0x2a.
+/// Returns the name of an escape (RM ioctl) by its number: `NV_ESC_RM_CONTROL` for 0x2a.
 #[must_use]
 pub fn escape(nr: u32, version: Option<Version>) -> Cow<'static, str> {
     match facts::escape(nr, version) {
@@ -16,7 +16,7 @@ pub fn escape(nr: u32, version: Option<Version>) -> Cow<'static, str> {
     }
 }
 
-/// UVM ioctl by its request number.
+/// Returns the name of a UVM ioctl by its request number.
 #[must_use]
 pub fn uvm(request: u32, version: Option<Version>) -> Cow<'static, str> {
     match facts::uvm(request, version) {
@@ -25,7 +25,7 @@ pub fn uvm(request: u32, version: Option<Version>) -> Cow<'static, str> {
     }
 }
 
-/// Commands that no public header names, by the name of their handler in nvidia.ko's own table of handlers
+/// Commands that no public header names, with the name of their handler in nvidia.ko's own table of handlers
 /// (`subdeviceCtrlCmdGpuAcquireComputeModeReservation`, generated/g_subdevice_nvoc.c).
 const BY_HANDLER: [(u32, &str); 2] = [
     (
@@ -38,7 +38,7 @@ const BY_HANDLER: [(u32, &str); 2] = [
     ),
 ];
 
-/// A control command's name in the public headers or the open module's sources.
+/// Returns a control command's name in the public headers or in the open module's sources.
 #[must_use]
 pub fn known_control(command: u32, version: Option<Version>) -> Option<&'static str> {
     facts::control(command, version)
@@ -51,9 +51,9 @@ pub fn known_control(command: u32, version: Option<Version>) -> Option<&'static 
         })
 }
 
-/// Categories of NV20_SUBDEVICE_0's commands, without `NV2080_CTRL_` (ctrl/ctrl2080/ctrl2080base.h). The LEGACY ones, with bit
-/// 15 of the command set, go to the GSP firmware unread by the open module: their commands have a number and no
-/// definition in any public source.
+/// Categories of NV20_SUBDEVICE_0's commands, without `NV2080_CTRL_` (ctrl/ctrl2080/ctrl2080base.h). The LEGACY ones, with bit 15 of the
+/// command set, are passed to the GSP firmware, and the open module does not read them. Their commands have a number but no definition in
+/// any public source.
 const SUBDEVICE_CATEGORIES: [(u8, &str); 56] = [
     (0x01, "GPU"),
     (0x02, "FUSE"),
@@ -113,7 +113,7 @@ const SUBDEVICE_CATEGORIES: [(u8, &str); 56] = [
     (0xe8, "LPWR_LEGACY_PRIVILEGED"),
 ];
 
-/// Control command by its number.
+/// Returns the name of a control command by its number.
 ///
 /// A command is a class (upper 16 bits), a category and an index. A command that no public source defines is shown in the
 /// form of the headers' macros, with names where there are any: `NV2080_CTRL_CMD(GPU_LEGACY_NON_PRIVILEGED, 0x59)`,
@@ -137,7 +137,7 @@ pub fn control(command: u32, version: Option<Version>) -> Cow<'static, str> {
     }
 }
 
-/// Class by its number, `HOPPER_CHANNEL_GPFIFO_A` for 0xc86f.
+/// Returns the name of a class by its number: `HOPPER_CHANNEL_GPFIFO_A` for 0xc86f.
 #[must_use]
 pub fn class(class: u32) -> Cow<'static, str> {
     match facts::class(class) {
@@ -152,7 +152,7 @@ pub fn is_known_class(class: u32) -> bool {
     facts::class(class).is_some()
 }
 
-/// NV_STATUS by its code.
+/// Returns the name of an NV_STATUS by its code.
 #[must_use]
 pub fn status(code: u32) -> Cow<'static, str> {
     match facts::status(code) {
@@ -161,8 +161,8 @@ pub fn status(code: u32) -> Cow<'static, str> {
     }
 }
 
-/// NV2080_ENGINE_TYPE by its number, without that prefix: `GR0`, `COPY2`, `NVDEC0`
-/// (class/cl2080_notification.h; numbers from 0x34 on are engines since release 560).
+/// Returns the name of an NV2080_ENGINE_TYPE by its number, without that prefix: `GR0`, `COPY2`, `NVDEC0` (class/cl2080_notification.h;
+/// numbers from 0x34 on are engines since release 560).
 #[must_use]
 pub fn engine(number: u32) -> Cow<'static, str> {
     let indexed = |name: &str, base: u32, first: u32| -> Cow<'static, str> {
@@ -198,8 +198,8 @@ pub fn engine(number: u32) -> Cow<'static, str> {
     }
 }
 
-/// The engines that a class runs on, over all chips of the tables: `GR(0)`, `CE(0) CE(1) ...`; `None` if the tables do not
-/// have the class.
+/// Returns the engines that a class drives, over all chips of the tables: `GR(0)`, `CE(0) CE(1) ...`; `None` if the tables do not have the
+/// class.
 #[must_use]
 pub fn engines_of_class(class: u32) -> Option<&'static str> {
     facts::chips_with(class)
@@ -207,7 +207,7 @@ pub fn engines_of_class(class: u32) -> Option<&'static str> {
         .max_by_key(|engines| engines.len())
 }
 
-/// Chips (GH100, ...) whose class list has `class`.
+/// Returns the chips (GH100, ...) whose class list has `class`.
 #[must_use]
 pub fn chips_with_class(class: u32) -> Vec<&'static str> {
     facts::chips_with(class).map(|(chip, _)| chip).collect()

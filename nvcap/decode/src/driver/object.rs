@@ -1,11 +1,11 @@
-//! The model's RM objects: clients, devices, memory, channels. Data and small queries on them; no knowledge of ioctls.
+//! RM objects of the model: clients, devices, memory, channels. The module has data and small queries on them, and knows no ioctls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::record::{At, ChannelId, CpuVa, Origin};
 use crate::wire::GpuVa;
 
-/// An RM object: its client and its handle in it. Client handles are unique in the system.
+/// An RM object, named by its client and its handle in that client. Client handles are unique in the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ObjectRef {
@@ -74,7 +74,7 @@ pub(super) fn attributes(attr: u32) -> (Option<Aperture>, Option<Caching>) {
     (aperture, caching)
 }
 
-/// A piece of memory, however many handles there are to it (duplicated objects share it).
+/// A piece of memory, which may have several handles (duplicated objects share it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MemoryId(pub u64);
 
@@ -86,7 +86,7 @@ pub(crate) struct MemoryId(pub u64);
     serde(rename_all = "snake_case")
 )]
 pub enum Space {
-    /// A virtual address space object of RM, or the default one of a device (by the device's handle).
+    /// A virtual address space object of RM, or a device's default one (named by the device's handle).
     Rm(ObjectRef),
     /// Memory mapped through UVM: one range of addresses for the CPU and all GPUs of a process.
     Uvm {
@@ -97,19 +97,19 @@ pub enum Space {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
-    /// The first handle to it.
+    /// The first handle to the memory.
     pub object: ObjectRef,
     pub class: u32,
     pub size: Option<u64>,
     pub aperture: Option<Aperture>,
     pub caching: Option<Caching>,
-    /// Handles to it: the memory goes with the last one.
+    /// Handles to the memory, which is freed with the last one.
     pub handles: BTreeSet<ObjectRef>,
-    /// CPU mappings of it: process and first address.
+    /// CPU mappings of the memory: process and first address.
     pub cpu: BTreeSet<(u32, u64)>,
-    /// GPU mappings of it: address space and first address.
+    /// GPU mappings of the memory: address space and first address.
     pub gpu: BTreeSet<(Space, u64)>,
-    /// Process memory that is registered with the GPU where it lies (OS descriptor): process, address.
+    /// Process memory that is registered in place with the GPU (OS descriptor): process and address.
     pub pinned: Option<(u32, u64)>,
 }
 
@@ -117,9 +117,9 @@ pub(crate) struct Memory {
 pub(crate) enum Kind {
     Client,
     Device {
-        /// NV0080_ALLOC_PARAMETERS.deviceId.
+        /// Value of NV0080_ALLOC_PARAMETERS.deviceId.
         instance: Option<u32>,
-        /// The device file's minor number, learnt from a mapping or from the GPU list.
+        /// Minor number of the device file, learnt from a mapping or from the GPU list.
         minor: Option<u32>,
     },
     VaSpace {
@@ -160,13 +160,13 @@ pub(crate) struct Object {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Client {
-    /// Processes that hold it: the one that made it, and forked children. Gone with the last.
+    /// Processes that hold the client: its maker, and forked children. It ends with the last of them.
     pub holders: BTreeSet<u32>,
     pub objects: BTreeMap<u32, Object>,
 }
 
 impl Client {
-    /// The object and all below it, children before their parents.
+    /// Returns the object and all objects below it, children before their parents.
     pub(crate) fn subtree(&self, handle: u32) -> Vec<u32> {
         let mut order = Vec::new();
         let mut seen = BTreeSet::new();
@@ -184,10 +184,10 @@ impl Client {
         order
     }
 
-    /// The object and its ancestors.
+    /// Returns the object and its ancestors.
     pub(crate) fn ancestors(&self, handle: u32) -> impl Iterator<Item = (u32, &Object)> {
         let mut next = Some(handle);
-        // Parents are never below their children, but a log may say anything.
+        // Parents are never below their children, but a log may claim so.
         let mut left = 32;
         std::iter::from_fn(move || {
             let handle = next?;
@@ -198,7 +198,7 @@ impl Client {
         })
     }
 
-    /// The device that an object hangs under.
+    /// Returns the device under which an object is.
     pub(crate) fn device_of(&self, handle: u32) -> Option<u32> {
         self.ancestors(handle)
             .find(|(_, o)| matches!(o.kind, Kind::Device { .. }))
@@ -211,7 +211,7 @@ impl Client {
 pub(crate) struct ChannelObject {
     pub at: At,
     pub id: ChannelId,
-    /// The process in which it can be read.
+    /// Process in which the channel can be read.
     pub pid: u32,
     pub object: Option<ObjectRef>,
     pub class: Option<u32>,
@@ -223,11 +223,11 @@ pub(crate) struct ChannelObject {
     pub token: Option<u32>,
     pub ring_gpu: Option<GpuVa>,
     pub entries: Option<u32>,
-    /// Memory handle and offset of USERD.
+    /// Memory handle of USERD, and the offset of USERD in that memory.
     pub userd_at: Option<(u32, u64)>,
-    /// Memory handle of the error notifier, which is also the token's notifier.
+    /// Memory handle of the error notifier, which also holds the token.
     pub notifier: Option<u32>,
-    /// Record index of the token in it.
+    /// Index of the token's record in the notifier.
     pub token_index: u32,
     pub ring: Option<CpuVa>,
     pub userd: Option<CpuVa>,
@@ -237,7 +237,7 @@ pub(crate) struct ChannelObject {
     pub submissions: u64,
     pub gp_get: Option<u32>,
     pub gp_put: Option<u32>,
-    /// True if a source named it: its number is the one used in the trace.
+    /// True if a source named the channel: its number is the one used in the trace.
     pub named: bool,
 }
 

@@ -1,18 +1,18 @@
-//! A traced process as the model sees it: its mappings of the driver's files, and those that it is about to make. Knows
-//! address ranges; of handles it only passes them on.
+//! A traced process in the model: its mappings of the driver's files, and those that it is about to make. The module knows address ranges;
+//! it only passes handles on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::object::{MemoryId, ObjectRef};
 use crate::record::{ChannelId, Device, Mapping};
 
-/// A doorbell page is 64 KiB; the doorbell is the 32-bit word at +0x90 of it.
+/// Length of a doorbell page: 64 KiB. The doorbell is its 32-bit word at +0x90.
 pub(crate) const DOORBELL_LEN: u64 = 0x10000;
 
-/// Tells whether a mapping looks like a doorbell page: 64 KiB of a GPU's device file that can be written.
+/// Tells whether a mapping looks like a doorbell page: 64 KiB, writable, of a GPU's device file.
 ///
-/// The one that CUDA rings is write-only (`-w-s`); Vulkan's is `rw-s`. For a mapping that can be read too the
-/// shape proves little: any 64 KiB of video memory has it.
+/// The page that CUDA rings is write-only (`-w-s`); Vulkan's is `rw-s`. The shape of a readable mapping proves little, because any 64 KiB
+/// of video memory has it.
 #[must_use]
 pub fn is_doorbell_shape(mapping: &Mapping) -> bool {
     matches!(mapping.device, Device::Gpu(_)) && mapping.len == DOORBELL_LEN && mapping.write
@@ -21,20 +21,20 @@ pub fn is_doorbell_shape(mapping: &Mapping) -> bool {
 /// Target that is visible through a CPU mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Unknown (found afterwards, or its ioctl was not seen).
+    /// An unknown target: the mapping was found afterwards, or its ioctl was not seen.
     Unknown,
-    /// A memory object from an offset on.
+    /// A memory object, from an offset on.
     Memory {
         id: MemoryId,
         object: ObjectRef,
         offset: u64,
     },
-    /// A doorbell page, and its object, unless it was recognised by its shape alone.
+    /// A doorbell page with its object, or without one if it was recognised only by its shape.
     Doorbell {
         object: Option<ObjectRef>,
         bar1: Option<bool>,
     },
-    /// The control page of a channel (USERD that RM allocated).
+    /// Control page of a channel: USERD that RM allocated.
     Channel { id: ChannelId, object: ObjectRef },
 }
 
@@ -46,21 +46,21 @@ pub(crate) struct CpuMap {
     pub write: bool,
     pub found: bool,
     pub target: Target,
-    /// Bytes at the mapping's start before the target: a mapping begins at a page boundary, the object (or the requested
-    /// part of it) may not.
+    /// Bytes between the mapping's start and the target. A mapping begins at a page boundary, but the object, or the requested part of it,
+    /// may not.
     pub skip: u64,
-    /// Doorbells seen on it.
+    /// Number of doorbells seen on the page.
     pub rung: u64,
 }
 
 impl CpuMap {
-    /// The place, relative to the mapping's start, of a byte of its memory.
+    /// Returns the place, relative to the mapping's start, of a byte of its memory.
     pub(crate) fn place_of(&self, first: u64, offset: u64) -> Option<u64> {
         let at = offset.checked_sub(first)?.checked_add(self.skip)?;
         (at < self.len).then_some(at)
     }
 
-    /// The offset in the memory of a byte of the mapping.
+    /// Returns the offset, in the memory, of a byte of the mapping.
     pub(crate) fn offset_of(&self, first: u64, at: u64) -> Option<u64> {
         at.checked_sub(self.skip)?.checked_add(first)
     }
@@ -72,21 +72,21 @@ pub(crate) struct Pending {
     pub object: ObjectRef,
     pub offset: u64,
     pub len: u64,
-    /// Offset in its first page of the first byte asked for.
+    /// Offset of the first requested byte in its page.
     pub in_page: u64,
 }
 
-/// The open file that a map request names and the mmap comes from.
+/// The open file that a map request names, and from which the mmap comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FileKey {
-    /// By the source's number for the open file.
+    /// The source's number for the open file.
     File(u64),
-    /// By descriptor.
+    /// The descriptor.
     Fd(i32),
 }
 
-/// Limits of requests that wait for their mmap, on one open file and on all of a process: the driver allows one per file (a
-/// list since 595), so more than this are leftovers.
+/// Limits of the requests that wait for their mmap, on one open file and in a process. The driver allows one per file (a list since 595),
+/// so requests beyond the limits are leftovers.
 const PENDING_OF_FILE: usize = 16;
 const PENDING_FILES: usize = 4096;
 
@@ -114,8 +114,7 @@ impl ProcessModel {
         queue.push_back(pending);
     }
 
-    /// The request that an mmap of `len` bytes fulfils: of those on its file the first of that length, else the
-    /// latest.
+    /// Takes out the request that an mmap of `len` bytes fulfils: of those on its file, the first of that length, else the latest.
     pub(crate) fn fulfil(&mut self, keys: &[FileKey], len: u64) -> Option<Pending> {
         for key in keys {
             let Some(queue) = self.pending.get_mut(key) else {
@@ -136,7 +135,7 @@ impl ProcessModel {
         None
     }
 
-    /// The mapping that holds an address.
+    /// Returns the mapping that contains an address.
     pub(crate) fn at(&self, address: u64) -> Option<(u64, &CpuMap)> {
         let (&start, map) = self.maps.range(..=address).next_back()?;
         (address - start < map.len).then_some((start, map))
@@ -156,7 +155,7 @@ impl ProcessModel {
             };
             gone.push((s, map));
             let map_end = s.saturating_add(map.len);
-            // A doorbell page that is cut is no doorbell any more.
+            // A doorbell page that is cut is no longer a doorbell.
             let splittable = !matches!(map.target, Target::Doorbell { .. });
             if s < start && splittable {
                 self.maps.insert(

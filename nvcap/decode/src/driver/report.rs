@@ -1,11 +1,10 @@
-//! Scheduling facts: which channels feed which engine, and which submissions were queued behind another thread's wait in
-//! the same channel (the false dependencies of Bakita and Anderson, RTAS 2024). Draws conclusions from the model and from
-//! the decoder's events; knows no output format.
+//! Scheduling facts: the channels that feed each engine, and the submissions that were queued behind another thread's wait in the same
+//! channel (the false dependencies of Bakita and Anderson, RTAS 2024). The module draws conclusions from the model and from the decoder's
+//! events, and knows no output format.
 //!
-//! A runlist's channels take turns; the entries of one channel are executed in order. So two streams whose work
-//! goes into one channel wait for each other's semaphores, though nothing in the program asks for it. A stream is
-//! not visible at this level: what is visible is the channel, the thread that rang, and how far the GPU had read
-//! (GP_GET) when more was committed.
+//! The channels of a runlist take turns; the entries of one channel are executed in order. Two streams whose work goes into one channel
+//! therefore wait for each other's semaphores, though nothing in the program asks for it. Streams are not visible at this level. Visible
+//! are the channel, the thread that rang, and the position to which the GPU had read (GP_GET) when more was committed.
 
 use crate::wire::GpuVa;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,11 +18,11 @@ use crate::{
 /// Distribution of the channels of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuReport {
-    /// Minor number of its device file, where known.
+    /// Minor number of the GPU's device file, if known.
     pub gpu: Option<u32>,
-    /// Its chip, where known.
+    /// Chip of the GPU, if known.
     pub chip: Option<String>,
-    /// Its runlists in use.
+    /// Runlists of the GPU that are in use.
     pub runlists: Vec<Runlist>,
 }
 
@@ -32,14 +31,14 @@ pub struct GpuReport {
 pub struct Runlist {
     /// Number, from the tokens; `None` for channels whose token is not known.
     pub number: Option<u32>,
-    /// The engines that its channels feed.
+    /// Engines that the runlist's channels feed.
     pub engines: Vec<String>,
-    /// Its channels by group: process, handle of the group (`None`: in none) and channels.
+    /// Channels of the runlist by group: process, handle of the group (`None`: in no group) and channels.
     pub groups: Vec<(u32, Option<u32>, Vec<ChannelId>)>,
 }
 
 impl Runlist {
-    /// Channels on it.
+    /// Returns the number of channels on the runlist.
     #[must_use]
     pub fn channels(&self) -> usize {
         self.groups.iter().map(|(_, _, c)| c.len()).sum()
@@ -89,28 +88,28 @@ pub fn spread(model: &Model) -> Vec<GpuReport> {
 /// A wait in a channel's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Ring position of the entry that holds it.
+    /// Ring position of the entry with the wait.
     pub position: u64,
-    /// Serial number of its submission in the trace.
+    /// Serial number, in the trace, of the submission.
     pub serial: u64,
-    /// Thread that submitted it; 0 where not known.
+    /// Thread that submitted the wait; 0 if not known.
     pub tid: u32,
     /// Semaphore's GPU address.
     pub address: GpuVa,
-    /// Payload that it waits for.
+    /// Payload for which the channel waits.
     pub payload: u64,
-    /// Comparison that it makes.
+    /// Comparison of the value with the payload.
     pub action: SemaphoreAction,
 }
 
-/// A submission that was committed while an earlier wait of its channel had not been passed.
+/// A submission that was committed while its channel had not yet passed an earlier wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behind {
-    /// Its serial number in the trace.
+    /// Serial number of the submission in the trace.
     pub serial: u64,
-    /// Its thread.
+    /// Thread that submitted.
     pub tid: u32,
-    /// The wait.
+    /// The earlier wait.
     pub wait: Wait,
 }
 
@@ -125,25 +124,25 @@ pub struct Shared {
     pub token: Option<u32>,
     /// NV2080_ENGINE_TYPE.
     pub engine: Option<u32>,
-    /// The engine as the decoder's context has it, where the number is not known.
+    /// Engine as the decoder's context has it, if the number is not known.
     pub runs_on: Engine,
-    /// Entries of the ring.
+    /// Number of entries of the ring.
     pub entries: Option<u32>,
-    /// True if GP_GET was read with at least one submission: without it nothing is known of submissions behind a wait.
+    /// True if GP_GET was read with at least one submission. Without it nothing is known about submissions behind a wait.
     pub get_known: bool,
-    /// Submissions.
+    /// Number of submissions.
     pub submissions: u64,
-    /// Submissions by thread. Beyond [`MAX_THREADS`] threads the rest counts as thread 0.
+    /// Number of submissions by thread. Beyond [`MAX_THREADS`] threads, the rest counts as thread 0.
     pub threads: BTreeMap<u32, u64>,
-    /// Waits in its stream.
+    /// Number of waits in the channel's stream.
     pub waits: u64,
-    /// Submissions committed while an earlier wait of the channel had not been passed.
+    /// Number of submissions that were committed while the channel had not yet passed an earlier wait.
     pub behind: u64,
     /// Part of `behind`: submissions that came from another thread than the wait.
     pub behind_other_thread: u64,
-    /// The first one of different threads, else the first one.
+    /// First submission behind a wait of a different thread, else the first behind any wait.
     pub example: Option<Behind>,
-    /// Waits that GP_GET has not been seen to pass.
+    /// Waits that GP_GET has not yet been seen to pass.
     open: VecDeque<Wait>,
     position: u64,
     entry: u32,
@@ -154,14 +153,14 @@ pub const MAX_THREADS: usize = 1024;
 const MAX_OPEN: usize = 4096;
 const MAX_CHANNELS: usize = 1 << 15;
 
-/// Gathers which threads share channels.
+/// Collector of the threads that share channels.
 #[derive(Clone, Debug, Default)]
 pub struct Sharing {
     channels: BTreeMap<ChannelId, Shared>,
 }
 
 impl Sharing {
-    /// The observations, by channel.
+    /// Returns the observations, by channel.
     pub fn channels(&self) -> impl Iterator<Item = (ChannelId, &Shared)> {
         self.channels.iter().map(|(id, shared)| (*id, shared))
     }
@@ -173,7 +172,7 @@ impl Sharing {
         Some(self.channels.entry(id).or_default())
     }
 
-    /// A channel became known.
+    /// Takes in a channel that became known.
     pub fn channel(&mut self, channel: &Channel) {
         if let Some(shared) = self.of(channel.id) {
             shared.pid = channel.at.pid;
@@ -184,7 +183,7 @@ impl Sharing {
         }
     }
 
-    /// An event, in stream order.
+    /// Takes in an event, in stream order.
     pub fn event(&mut self, event: &Event<'_>) {
         let context = event.context;
         let Some(shared) = self.of(context.channel) else {
@@ -241,15 +240,15 @@ impl Sharing {
 }
 
 impl Shared {
-    /// Threads that are known to have submitted into it.
+    /// Returns the number of threads that are known to have submitted into the channel.
     #[must_use]
     pub fn known_threads(&self) -> usize {
         self.threads.keys().filter(|tid| **tid != 0).count()
     }
 
-    /// More entries were committed at `position`, while GP_GET was `get` and GP_PUT `put`.
+    /// Takes in that further entries were committed at `position`, while GP_GET was `get` and GP_PUT was `put`.
     fn committed(&mut self, position: u64, get: u32, put: u32, serial: u64, tid: u32) {
-        // Entries that the GPU had not fetched.
+        // Number of entries that the GPU had not fetched.
         let left = match self.entries {
             Some(n) if n != 0 => {
                 (u64::from(put) + u64::from(n) - u64::from(get % n)) % u64::from(n)
@@ -258,13 +257,13 @@ impl Shared {
             _ => return,
         };
         let fetched = position.saturating_sub(left);
-        // GP_GET is just behind the entry that is being executed: that entry may still wait.
+        // GP_GET is just behind the entry being executed, and that entry may still wait.
         self.open.retain(|w| w.position + 1 >= fetched);
         let Some(wait) = self.open.front().copied() else {
             return;
         };
         if wait.position < fetched && left == 0 {
-            // Everything was fetched: it is unknown whether the last wait is over.
+            // Everything was fetched, so it is unknown whether the last wait is over.
             return;
         }
         let other = wait.tid != tid;
@@ -350,7 +349,7 @@ mod tests {
     fn work_behind_another_threads_wait_is_counted() {
         let mut s = Sharing::default();
         s.of(ChannelId(0)).unwrap().entries = Some(1024);
-        // Thread 1 waits in entry 1020; GP_GET stays behind it while thread 2 submits over the ring's end.
+        // Thread 1 waits in entry 1020. GP_GET stays behind it while thread 2 submits across the ring's end.
         submit(&mut s, 1, 0, 1020, 1020, true);
         submit(&mut s, 2, 1, 1021, 1021, false); // all fetched: not known to wait
         submit(&mut s, 2, 2, 1022, 1021, false); // one left: it waits

@@ -1,4 +1,4 @@
-//! Address lookup: from the GPU's virtual addresses to memory objects and to the process's addresses.
+//! Address lookup: from the GPU's virtual addresses to memory objects and to the addresses of the process.
 
 use super::{
     model::Model,
@@ -15,25 +15,25 @@ use crate::{
 /// Result of looking up a GPU virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// The memory object; `None` where only a mapping of the process is known.
+    /// Memory object; `None` if only a mapping of the process is known.
     pub object: Option<ObjectRef>,
-    /// Its class.
+    /// Class of the object.
     pub class: Option<u32>,
-    /// Its size in bytes.
+    /// Size of the object, bytes.
     pub size: Option<u64>,
-    /// Offset of the address in it.
+    /// Offset of the address in the object.
     pub offset: u64,
     /// Location of the object's bytes.
     pub aperture: Option<Aperture>,
     /// Caching of the object by the CPU.
     pub caching: Option<Caching>,
-    /// Address of the same byte in the process, where it is mapped there.
+    /// Address of the same byte in the process, if it is mapped there.
     pub cpu: Option<CpuVa>,
-    /// Bytes from the address on that are certain to lie in the same mapping.
+    /// Number of bytes, from the address on, that are certain to lie in the same mapping.
     pub len: u64,
-    /// True if a call named the object; otherwise it was inferred (from addresses, sizes and order).
+    /// True if a call named the object; false if it was inferred (from addresses, sizes and order).
     pub stated: bool,
-    /// Minor number of the GPU that the object belongs to.
+    /// Minor number of the GPU to which the object belongs.
     pub gpu: Option<u32>,
 }
 
@@ -46,16 +46,17 @@ pub struct Translation {
     pub len: u64,
     /// First address in the process.
     pub cpu: CpuVa,
-    /// The GPU address space.
+    /// GPU address space.
     pub space: Space,
 }
 
-/// Map from a channel's GPU addresses to addresses in its process.
+/// Map from a channel's GPU addresses to addresses in the channel's process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap {
-    /// Ranges by GPU address, not overlapping.
+    /// Ranges by GPU address, which do not overlap.
     pub ranges: Vec<Translation>,
-    /// True if an address outside all ranges is not mapped in the process. Otherwise it is at the same address, if mapped at all.
+    /// True if an address outside all ranges is not mapped in the process. Otherwise such an address is the same in the process, if it is
+    /// mapped at all.
     pub complete: bool,
 }
 
@@ -79,7 +80,7 @@ impl AddressMap {
         self.ranges.sort_unstable();
     }
 
-    /// The process's address of a byte, and how many bytes from there on lie in the same range; `None` outside all ranges.
+    /// Returns the process's address of a byte, and the number of bytes from there on in the same range; `None` outside all ranges.
     #[must_use]
     pub fn at(&self, gpu: u64) -> Option<(u64, u64)> {
         let before = self.ranges.partition_point(|t| t.gpu.0 <= gpu);
@@ -129,8 +130,8 @@ impl Model {
         Some((ring, userd))
     }
 
-    /// The address of a byte of memory in a process, and how many bytes from it on are in the same mapping; at `prefer`, if
-    /// that is one of several places.
+    /// Returns the address of a byte of memory in a process, and the number of bytes from there on in the same mapping. If the byte is at
+    /// several places, `prefer` is taken if it is one of them.
     pub(crate) fn cpu_of(
         &self,
         id: MemoryId,
@@ -226,7 +227,7 @@ impl Model {
         if let Some((start, map)) = stated {
             return self.resolve_range(pid, va, *start, map.len, map.memory?);
         }
-        // Where CPU and GPU share addresses (CUDA), the process's own mapping of that address decides.
+        // If CPU and GPU share addresses (CUDA), the process's own mapping of that address decides.
         if let Some(found) = self.resolve_identity(pid, va) {
             return Some(found);
         }
@@ -234,7 +235,7 @@ impl Model {
         if let Some((start, map)) = concluded {
             return self.resolve_range(pid, va, *start, map.len, map.memory?);
         }
-        // Nothing in the channel's presumed space: perhaps another space of the process has it.
+        // The channel's presumed space has nothing there; another space of the process may have it.
         let (start, map) = any()?;
         let mut found = self.resolve_range(pid, va, start, map.len, map.memory?)?;
         found.stated = false;
@@ -307,7 +308,7 @@ impl Model {
         Some(found)
     }
 
-    /// The address in the process of a GPU virtual address: translated if it is known to differ, else the same number.
+    /// Returns the address in the process of a GPU virtual address: translated if it is known to differ, else the same number.
     #[must_use]
     pub fn cpu_address(&self, pid: u32, address: GpuVa) -> CpuVa {
         self.resolve(pid, address)
@@ -315,8 +316,8 @@ impl Model {
             .unwrap_or(CpuVa(address.0))
     }
 
-    /// The ranges of a process whose GPU addresses differ from its own, by GPU address; all other memory is at its own
-    /// address, if mapped at all. [`Change::Translations`] says when to look again.
+    /// Returns the ranges of a process whose GPU addresses differ from its own, by GPU address. All other memory is at the same address in
+    /// the process, if mapped at all. [`Change::Translations`] says when to ask again.
     ///
     /// [`Change::Translations`]: super::Change::Translations
     #[must_use]
@@ -326,7 +327,7 @@ impl Model {
         all
     }
 
-    /// The translations of [`Model::translations`] that apply to a channel's address space.
+    /// Returns those [`Model::translations`] that apply to a channel's address space.
     #[must_use]
     pub fn translations_for(&self, channel: ChannelId) -> Vec<Translation> {
         let Some(channel) = self.channels.get(&channel) else {
@@ -339,14 +340,14 @@ impl Model {
         all
     }
 
-    /// The GPU address space that a channel was allocated in; `None` if unknown.
+    /// Returns the GPU address space in which a channel was allocated; `None` if unknown.
     #[must_use]
     pub fn space_of(&self, channel: ChannelId) -> Option<Space> {
         self.channels.get(&channel)?.space
     }
 
-    /// Returns the map from a channel's GPU addresses to addresses in its process. The map is empty for a channel that the model
-    /// does not know, and for one whose whole address space has the process's own addresses (CUDA's).
+    /// Returns the map from a channel's GPU addresses to addresses in its process. The map is empty for a channel that the model does not
+    /// know, and for a channel whose whole address space equals the process's own (CUDA's).
     #[must_use]
     pub fn address_map(&self, channel: ChannelId) -> AddressMap {
         let Some(channel) = self.channels.get(&channel) else {
@@ -355,9 +356,9 @@ impl Model {
         let (pid, own) = (channel.pid, channel.space);
         let mut map = AddressMap::default();
         map.add(self.translations_where(pid, |s| Some(*s) == own));
-        // If RM chose addresses in the channel's own space, none of them is the process's own unless listed.
+        // If RM chose addresses in the channel's own space, none of them equals the process's own unless listed.
         map.complete = map.ranges.iter().any(|t| t.gpu.0 != t.cpu.0);
-        // In the order of a lookup: UVM's, then any other space of the process that has a mapping there.
+        // The order is that of a lookup: UVM's space, then any other space of the process that has a mapping there.
         map.add(self.translations_where(pid, |s| *s == Space::Uvm { pid } && Some(*s) != own));
         map.add(self.translations_where(pid, |s| matches!(s, Space::Rm(_)) && Some(*s) != own));
         if !map.complete {
@@ -366,8 +367,8 @@ impl Model {
         map
     }
 
-    /// Every range of a process that is mapped both for the GPU and in the process, by GPU address. Ranges of UVM are at
-    /// the same address in both; [`Space`] names the address space where that matters.
+    /// Returns every range of a process that is mapped both for the GPU and in the process, by GPU address. Ranges of UVM have the same
+    /// address in both; [`Space`] names the address space where it matters.
     #[must_use]
     pub fn all_translations(&self, pid: u32) -> Vec<Translation> {
         self.translations_where(pid, |_| true)
@@ -391,7 +392,7 @@ impl Model {
             }
         }
         all.sort_unstable_by_key(|t| (t.space, t.gpu, t.cpu));
-        // Adjacent ranges, adjacent on both sides, become one.
+        // Ranges that are adjacent on both sides are merged.
         let mut merged: Vec<Translation> = Vec::with_capacity(all.len());
         for t in all {
             match merged.last_mut() {
@@ -409,7 +410,7 @@ impl Model {
         merged
     }
 
-    /// The CPU ranges of a GPU range, piece by piece.
+    /// Returns the CPU ranges of a GPU range, piece by piece.
     fn translate_range(
         &self,
         pid: u32,
@@ -429,7 +430,7 @@ impl Model {
         };
         let stated = memory.filter(|b| b.stated);
         let Some(backing) = stated else {
-            // The memory is uncertain: the process's own mapping of these addresses counts, if there is one.
+            // The memory is uncertain; the process's own mapping of these addresses counts, if there is one.
             let end = start.saturating_add(len);
             let Some(process) = self.processes.get(&pid) else {
                 return;
@@ -458,7 +459,7 @@ impl Model {
                     at += piece;
                 }
                 None => {
-                    // On to the next mapping of that memory, if there is one.
+                    // Continue with the next mapping of that memory, if there is one.
                     let next = self.next_mapped(backing.id, offset, pid);
                     match next {
                         Some(next) => at += next - offset,
@@ -483,14 +484,15 @@ impl Model {
             .min()
     }
 
-    /// Aperture of the memory at a GPU virtual address of a process, as seen from the GPU that owns it; `None` if it is
+    /// Returns the aperture of the memory at a GPU virtual address of a process, as seen from the GPU that owns the memory; `None` if it is
     /// unknown, and for managed memory, which migrates.
     #[must_use]
     pub fn place(&self, pid: u32, va: GpuVa) -> Option<Place> {
         place_of(&self.resolve(pid, va)?, None)
     }
 
-    /// True where process `pid` has reserved `va` and mapped nothing, and uses one GPU, whose memory it must be.
+    /// Tells whether process `pid` uses one GPU, and has reserved `va` and mapped nothing there. The memory at `va` must then be that
+    /// GPU's.
     #[must_use]
     pub fn is_reserved(&self, pid: u32, va: GpuVa) -> bool {
         self.processes.get(&pid).is_some_and(|p| {
@@ -500,7 +502,7 @@ impl Model {
         })
     }
 
-    /// Aperture of the memory at a GPU virtual address of a channel, as seen from the channel's GPU.
+    /// Returns the aperture of the memory at a GPU virtual address of a channel, as seen from the channel's GPU.
     #[must_use]
     pub fn place_for(&self, channel: ChannelId, va: GpuVa) -> Option<Place> {
         let gpu = self.gpu_of_channel(channel);

@@ -1,4 +1,4 @@
-//! Effects of RM ioctls on the model: objects are allocated, duplicated and freed.
+//! Effects of RM ioctls on objects in the model: allocation, duplication and freeing.
 
 use super::{
     call::{Call, Subject, esc, number},
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::record::CpuVa;
 
-/// NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE (nvos.h): no new address space, the device's own.
+/// NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE (nvos.h): the device's own address space instead of a new one.
 const INDEX_GPU_DEVICE: u32 = 3;
 
 impl Model {
@@ -42,8 +42,7 @@ impl Model {
 
     // ---- objects ----
 
-    /// The client that an object lives in, held by the calling process; a client whose allocation was not seen is created
-    /// now.
+    /// Returns the client of an object, held by the calling process. A client whose allocation was not seen is made now.
     pub(crate) fn client(&mut self, handle: u32, pid: u32) -> Option<&mut Client> {
         if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&handle) {
             self.stats.refused += 1;
@@ -68,7 +67,7 @@ impl Model {
         self.clients.get_mut(&handle)
     }
 
-    /// Puts an object into its client; a previous one with the same handle is gone (its free was not seen).
+    /// Puts an object into its client. A previous object with the same handle is gone; its free was not seen.
     pub(crate) fn insert(
         &mut self,
         pid: u32,
@@ -89,7 +88,7 @@ impl Model {
                 } else if at.handle != at.client
                     && let Some(root) = client.objects.get_mut(&at.client)
                 {
-                    // The parent was not seen: the object goes with the client at the latest.
+                    // The parent was not seen: the object is freed with the client at the latest.
                     root.children.insert(at.handle);
                 }
                 client.objects.insert(
@@ -127,7 +126,7 @@ impl Model {
             class,
             class::ROOT | class::ROOT_NON_PRIV | class::ROOT_CLIENT
         ) {
-            // A handle that is in use is a client whose end was not seen.
+            // A handle that is already in use belongs to a client whose end was not seen.
             let at = ObjectRef {
                 client: handle,
                 handle,
@@ -201,7 +200,7 @@ impl Model {
         let (mut size, mut aperture, mut caching) = (None, aperture_of_class(class), None);
         let mut pinned = None;
         if call.nr == esc::ALLOC_MEMORY {
-            // NVOS02: the limit is the last byte's offset; an OS descriptor names the process's own memory.
+            // NVOS02: the limit is the offset of the last byte. An OS descriptor names the process's own memory.
             size = call.arg.get("limit").and_then(|l| l.checked_add(1));
             if class == class::MEMORY_OS_DESCRIPTOR {
                 pinned = call
@@ -248,7 +247,7 @@ impl Model {
         }
     }
 
-    /// The address space of a handle: its own, or its device's if it is another handle for that.
+    /// Returns the address space of a handle: its own, or its device's if the handle is another one for that space.
     pub(crate) fn space(&self, at: ObjectRef) -> Space {
         let device = || match self.object(at)?.kind {
             Kind::VaSpace { of_device: true } => self.clients.get(&at.client)?.device_of(at.handle),
@@ -260,7 +259,7 @@ impl Model {
         })
     }
 
-    /// Frees an object and all below it.
+    /// Frees an object and all objects below it.
     pub(crate) fn free(&mut self, at: ObjectRef) {
         let Some(client) = self.clients.get(&at.client) else {
             return;
@@ -339,7 +338,7 @@ impl Model {
         }
     }
 
-    /// Mappings of a process with a target for which `which` is true become unknown.
+    /// Makes the target of a process's mappings unknown if `which` is true for it.
     pub(crate) fn retarget(&mut self, pid: u32, which: impl Fn(&Target) -> bool) {
         let Some(process) = self.processes.get_mut(&pid) else {
             return;
@@ -358,7 +357,7 @@ impl Model {
         }
     }
 
-    /// A handle to memory is gone; with the last handle, its mappings are.
+    /// Releases a handle to memory that is gone. With the last handle, the memory's mappings end.
     pub(crate) fn release(&mut self, id: MemoryId, at: ObjectRef) {
         let Some(memory) = self.memory.get_mut(&id) else {
             return;
@@ -405,7 +404,7 @@ impl Model {
         let at = ObjectRef { client, handle };
         let memory = self.memory_of(source);
         let Some(original) = self.object(source) else {
-            // It belongs to a process that is not traced: normally, duplicated objects are memory.
+            // The source belongs to a process that is not traced. Duplicated objects are normally memory.
             self.insert(call.ioctl.at.pid, at, parent, 0, Kind::Other);
             return;
         };
@@ -422,20 +421,20 @@ impl Model {
     }
 }
 
-/// Tells whether a USERMODE object is mapped through BAR1: its allocation says so; before Hopper none is.
+/// Tells whether a USERMODE object is mapped through BAR1. Its allocation says so; before Hopper none is.
 fn bar1_of(call: &Call<'_>, class: u32) -> Option<bool> {
     if class < class::HOPPER_USERMODE {
         return Some(false);
     }
     match &call.nested {
         Some(params) => number(&params.input.data, 0, 1).map(|b| b != 0),
-        // No parameters means the BAR0 form; parameters that were not captured mean nothing.
+        // No parameters means the BAR0 form; parameters that were not captured tell nothing.
         None => (call.arg.get_input("pAllocParms")? == 0).then_some(false),
     }
 }
 
-/// The engine that an engine object's parameters name (NVB0B5: version 1 carries an NV2080_ENGINE_TYPE, version 0
-/// a copy engine's number).
+/// Returns the engine that an engine object's parameters name (NVB0B5: version 1 carries an NV2080_ENGINE_TYPE, version 0 a copy engine's
+/// number).
 fn engine_of_object(call: &Call<'_>) -> Option<u32> {
     let params = call.nested.as_ref()?;
     if params.layout?.name() != "NVB0B5_ALLOCATION_PARAMETERS" {

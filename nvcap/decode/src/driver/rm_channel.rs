@@ -1,4 +1,4 @@
-//! Allocation of a channel: what its parameters and its place among the objects say of it.
+//! Allocation of a channel: the facts in its parameters and in its place among the objects.
 
 use super::{
     call::{Call, Structure},
@@ -8,17 +8,16 @@ use super::{
 use crate::record::Origin;
 use crate::wire::GpuVa;
 
-/// The notifier record that holds the token, unless the client chooses another
-/// (NV_CHANNELGPFIFO_NOTIFICATION_TYPE_WORK_SUBMIT_TOKEN).
+/// Notifier record that holds the token, unless the client chooses another (NV_CHANNELGPFIFO_NOTIFICATION_TYPE_WORK_SUBMIT_TOKEN).
 const TOKEN_INDEX: u32 = 1;
 
-/// Bytes by which a structure of a newer release may have grown before a field that is looked for.
+/// The most bytes that a newer release may have inserted into a structure before a field that is looked for.
 const MOST_GROWN: usize = 32;
 
 /// Parameters of a channel's allocation; all absent if they were not captured.
 struct Parameters<'a> {
     structure: Option<Structure<'a>>,
-    /// Bytes that the driver's structure has more before hUserdMemory than the layout.
+    /// Bytes that the driver's structure has, beyond the layout, before hUserdMemory.
     grown: usize,
 }
 
@@ -27,19 +26,19 @@ impl Parameters<'_> {
         self.structure.as_ref()?.get(name)
     }
 
-    /// A handle or another number that is 0 where there is none.
+    /// Returns a handle or another number; `None` if it is 0.
     fn nonzero(&self, name: &str) -> Option<u32> {
         self.structure.as_ref()?.u32(name).filter(|h| *h != 0)
     }
 
-    /// The first element of an array with one element per subdevice. Its elements have `size` bytes.
+    /// Returns the first element of an array with one element per subdevice. Elements have `size` bytes.
     fn first(&self, name: &str, size: usize) -> Option<u64> {
         let structure = self.structure.as_ref()?;
         let grown = self.grown.next_multiple_of(size);
         structure.number_at(structure.layout?.field(name)?.offset + grown, size)
     }
 
-    /// The memory with USERD, and the offset of USERD in it.
+    /// Returns the memory with USERD, and the offset of USERD in it.
     fn userd(&self) -> Option<(u32, u64)> {
         self.first("hUserdMemory", 4)
             .and_then(|h| u32::try_from(h).ok())
@@ -47,7 +46,7 @@ impl Parameters<'_> {
             .zip(self.first("userdOffset", 8))
     }
 
-    /// The engine, if the layout tells its place: it lies behind hUserdMemory.
+    /// Returns the engine, if the layout gives its place, which is behind hUserdMemory.
     fn engine(&self) -> Option<u32> {
         self.nonzero("engineType").filter(|_| self.grown == 0)
     }
@@ -67,7 +66,7 @@ impl Model {
             self.stats.refused += 1;
             return;
         }
-        // Before the channel gets its number: an old channel with that handle goes first.
+        // An old channel with that handle must go before this one gets its number.
         if self.object(at).is_some() {
             self.free(at);
         }
@@ -123,7 +122,7 @@ impl Model {
         }
     }
 
-    /// The engine of a channel group, where known; `None` if the object is no channel group.
+    /// Returns the engine of a channel group, if known; `None` if the object is no channel group.
     fn group_engine(&self, client: u32, handle: u32) -> Option<Option<u32>> {
         match self.object(ObjectRef { client, handle })?.kind {
             Kind::Tsg { engine, .. } => Some(engine),
@@ -131,8 +130,9 @@ impl Model {
         }
     }
 
-    /// Bytes that a release newer than the tables has more before hUserdMemory, which no size tells: RM takes a channel's parameters whatever
-    /// size the call names. That handle is one of memory, of this client: none is near where nothing is told.
+    /// Returns the bytes that a release newer than the tables has inserted before hUserdMemory. No size tells them, because RM takes a
+    /// channel's parameters whatever size the call names. They are found by the handle itself, which must be one of this client's memory.
+    /// `None` if the layout is certain, or if no such handle is near.
     fn grown_before_userd(&self, params: &Structure<'_>, client: u32) -> Option<usize> {
         let layout = params.layout.filter(|_| params.is_guess)?;
         let offset = layout.field("hUserdMemory")?.offset;
@@ -145,7 +145,7 @@ impl Model {
         (0..=MOST_GROWN).step_by(4).find(is_memory)
     }
 
-    /// The address space of a channel: its own, its context share's, its group's, or its device's default one.
+    /// Returns the address space of a channel: its own, its context share's, its group's, or its device's default one.
     pub(crate) fn space_of_channel(
         &self,
         at: ObjectRef,

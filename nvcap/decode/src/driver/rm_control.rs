@@ -1,4 +1,4 @@
-//! Facts that RM reports: GPUs, tokens, engines, its release. Read from control calls and the list of cards.
+//! Facts that RM reports: GPUs, tokens, engines, the driver's release. They are read from control calls and the list of cards.
 
 use super::{
     call::{Call, Structure, Subject, number},
@@ -9,7 +9,7 @@ use super::{
     version::Version,
 };
 
-/// Control commands that the model learns from.
+/// Control commands from which the model learns.
 mod control {
     pub(super) const GPU_GET_ID_INFO: u32 = 0x0000_0202;
     pub(super) const GPU_GET_ID_INFO_V2: u32 = 0x0000_0205;
@@ -123,11 +123,11 @@ impl Model {
     }
 
     pub(crate) fn gpu_ids(&mut self, command: u32, params: &Structure<'_>) {
-        // The two structures begin alike: gpuId, gpuFlags, deviceInstance, subDeviceInstance.
+        // The two structures have the same beginning: gpuId, gpuFlags, deviceInstance, subDeviceInstance.
         let (Some(id), Some(instance)) = (params.u32_at(0), params.u32_at(8)) else {
             return;
         };
-        // ID_INFO has pointers to names after subDeviceInstance; the fields read here lie before them.
+        // ID_INFO has pointers to names after subDeviceInstance; the fields that are read here come before them.
         let _ = command;
         self.gpu_by_id(id, |g| g.instance = Some(instance));
     }
@@ -181,7 +181,7 @@ impl Model {
     }
 }
 
-/// A binary UUID at the start of a buffer; zeros, or text ("GPU-..."), are none.
+/// Reads a binary UUID at the start of a buffer; `None` for zeros and for text ("GPU-...").
 fn read_uuid(data: &[u8]) -> Option<[u8; 16]> {
     let bytes: [u8; 16] = data.get(..16)?.try_into().ok()?;
     (bytes != [0; 16] && !bytes.starts_with(b"GPU-")).then_some(bytes)

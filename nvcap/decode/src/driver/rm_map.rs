@@ -1,4 +1,4 @@
-//! Effects of RM ioctls about mappings: CPU mappings that are about to be made, GPU mappings, memory from a heap.
+//! Effects of RM ioctls on mappings: CPU mappings that are about to be made, GPU mappings, memory from a heap.
 
 use super::{
     call::Call,
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Model {
-    /// A mapping of an object is about to be made through an open file.
+    /// Records that a mapping of an object is about to be made through an open file.
     pub(crate) fn expect(
         &mut self,
         call: &Call<'_>,
@@ -47,7 +47,7 @@ impl Model {
         let offset = arg.get("offset").unwrap_or(0);
         let len = arg.get("length").unwrap_or(0);
         if self.object(at).is_none() {
-            // Allocated before the trace began: at least its device is known.
+            // The memory was allocated before the trace began; at least its device is known.
             let parent = arg.u32("hDevice").unwrap_or(client);
             self.insert(call.ioctl.at.pid, at, parent, 0, Kind::Other);
         }
@@ -62,7 +62,7 @@ impl Model {
         self.expect(call, arg.u32("fd"), at, offset, len);
     }
 
-    /// NV_ESC_RM_UNMAP_MEMORY: the accompanying munmap gives the range; here only a doorbell ends.
+    /// Handles NV_ESC_RM_UNMAP_MEMORY. The accompanying munmap gives the range; here only a doorbell ends.
     pub(crate) fn rm_unmap(&mut self, call: &Call<'_>) {
         let arg = &call.arg;
         if let (Some(client), Some(handle)) = (arg.u32("hClient"), arg.u32("hMemory")) {
@@ -79,7 +79,7 @@ impl Model {
         }
     }
 
-    /// The address space that virtual memory belongs to.
+    /// Returns the address space to which virtual memory belongs.
     pub(crate) fn space_of_dma(&self, client: u32, kind: &Kind, parent: u32) -> Option<Space> {
         let handle = match kind {
             Kind::Virtual { space: Some(space) } => *space,
@@ -98,7 +98,7 @@ impl Model {
             Kind::VaSpace { .. } => Some(self.space(at)),
             _ => self.space_of_dma(client, &o.kind, o.parent),
         });
-        // The allocation of the virtual memory was not seen: it is assigned to the device's own space.
+        // The allocation of the virtual memory was not seen, so the device's own space is assumed.
         known.unwrap_or(Space::Rm(ObjectRef {
             client,
             handle: device,
@@ -153,7 +153,7 @@ impl Model {
             return;
         };
         let space = self.dma_space(client, device, dma);
-        // Before release 550 there is no size, and 0 means the whole mapping.
+        // Before release 550 the structure has no size; 0 means the whole mapping.
         let len = arg.get("size").filter(|s| *s != 0).or_else(|| {
             let (s, map) = self.spaces.get(&space)?.at(start)?;
             Some(map.len - (start - s))
@@ -163,11 +163,9 @@ impl Model {
         }
     }
 
-    /// NVOS32: memory from a heap, as graphics drivers allocate it. All allocating functions put the new handle in the same
-    /// place.
+    /// Handles NVOS32: memory from a heap, as graphics drivers allocate it. All allocating functions put the new handle at the same place.
     pub(crate) fn rm_heap(&mut self, call: &Call<'_>) {
-        // NVOS32_FUNCTION_*: 1, 2, 3, 5, 6 and 14 of nvos.h. Offsets of NVOS32_PARAMETERS.data, same in all
-        // releases.
+        // NVOS32_FUNCTION_*: 1, 2, 3, 5, 6 and 14 of nvos.h. The offset of NVOS32_PARAMETERS.data is the same in all releases.
         const ALLOC_DEPTH_WIDTH_HEIGHT: u32 = 1;
         const ALLOC_SIZE: u32 = 2;
         const FREE: u32 = 3;

@@ -1,4 +1,4 @@
-//! GPU address spaces: which memory lies at which GPU virtual address. Knows ranges only.
+//! GPU address spaces: the memory at each GPU virtual address. The module knows only ranges.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,7 @@ use crate::record::MemoryNear;
 pub(crate) struct GpuMap {
     pub len: u64,
     pub memory: Option<Backing>,
-    /// Handle of the virtual memory object it was mapped through, in the client of its space; 0 for UVM.
+    /// Handle, in the client of the space, of the virtual memory object through which the range was mapped; 0 for UVM.
     pub through: u32,
 }
 
@@ -19,13 +19,13 @@ pub(crate) struct GpuMap {
 pub(crate) struct Backing {
     pub id: MemoryId,
     pub object: ObjectRef,
-    /// Offset in the memory of the range's first byte.
+    /// Offset, in the memory, of the range's first byte.
     pub offset: u64,
-    /// True if the call named the memory; otherwise it was inferred from sizes and order.
+    /// True if the call named the memory; false if it was inferred from sizes and order.
     pub stated: bool,
 }
 
-/// The most freed ranges of an address space that are remembered.
+/// The most freed ranges that are kept of an address space.
 const FREED: usize = 1024;
 
 /// A range that was mapped to memory.
@@ -37,11 +37,11 @@ pub(crate) struct Freed {
     pub time_ns: u64,
 }
 
-/// The mappings of one address space, by first address, not overlapping.
+/// The mappings of one address space, by first address. They do not overlap.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressSpace {
     pub ranges: BTreeMap<u64, GpuMap>,
-    /// Those that were freed last, the newest at the end.
+    /// Ranges that were freed last, the newest at the end.
     pub freed: VecDeque<Freed>,
 }
 
@@ -51,7 +51,7 @@ impl AddressSpace {
         (address - start < map.len).then_some((start, map))
     }
 
-    /// Remembers the mappings to memory within a range that is about to be freed.
+    /// Records the mappings to memory within a range that is about to be freed.
     pub(crate) fn note_freed(&mut self, start: u64, len: u64, time_ns: u64) {
         let end = start.saturating_add(len);
         let first = self.at(start).map_or(start, |(first, _)| first);
@@ -72,7 +72,7 @@ impl AddressSpace {
         }
     }
 
-    /// The memory at an address; else the one that was freed there last; else the nearest.
+    /// Returns the memory at an address, else the memory that was freed there last, else the nearest.
     pub(crate) fn memory_near(&self, address: u64) -> Option<MemoryNear> {
         let mapped = |(start, map): (&u64, &GpuMap)| {
             map.memory.map(|_| MemoryNear {
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(space.memory_near(0), None);
         mapped(&mut space, 16 * MIB, 4 * MIB, true);
         mapped(&mut space, 64 * MIB, 8 * MIB, true);
-        // Reserved alone.
+        // This range is only reserved.
         mapped(&mut space, 32 * MIB, 8 * MIB, false);
         let of = |space: &AddressSpace, at: u64| {
             let near = space.memory_near(at).unwrap();
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(of(&space, 65 * MIB), (64, 2, None));
         mapped(&mut space, 66 * MIB, 2 * MIB, true);
         assert_eq!(of(&space, 67 * MIB), (66, 2, None));
-        // What is only reserved is not freed, and what is remembered has a bound.
+        // A range that is only reserved does not count as freed, and the freed ranges that are kept are bounded.
         space.note_freed(0, u64::MAX, 9);
         assert_eq!(space.freed.len(), 5);
         (0..2 * FREED).for_each(|_| space.note_freed(16 * MIB, MIB, 10));

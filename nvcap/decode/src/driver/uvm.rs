@@ -52,7 +52,7 @@ impl Model {
             }
             uvm::FREE => {
                 let Some(base) = arg.get("base") else { return };
-                // Since release 590 no length is given: the call means the range that begins there.
+                // Since release 590 the call gives no length: it means the range that begins at the address.
                 let len = arg
                     .get("length")
                     .filter(|l| *l != 0)
@@ -65,7 +65,7 @@ impl Model {
         }
     }
 
-    /// Removes a range that a process frees, and remembers it.
+    /// Removes a range that a process frees, and records it as freed.
     fn free_gpu(&mut self, space: Space, base: u64, len: u64, time_ns: u64) {
         if let Some(addresses) = self.spaces.get_mut(&space) {
             addresses.note_freed(base, len, time_ns);
@@ -73,15 +73,15 @@ impl Model {
         self.cut_gpu(space, base, len);
     }
 
-    /// Returns the memory that a process's GPUs have or had at an address, or nearest to it, as far as its calls were seen.
+    /// Returns the memory that a process's GPUs have or had at an address, or else nearest to it, as far as the process's calls were seen.
     #[must_use]
     pub fn memory_near(&self, pid: u32, address: u64) -> Option<MemoryNear> {
         self.spaces.get(&Space::Uvm { pid })?.memory_near(address)
     }
 
-    /// The memory of an external range: the call names it, 9 KiB into its argument. If the argument was not captured that
-    /// far, it is the memory mapped for the CPU at that address; else the newest memory of the process that has no GPU
-    /// address yet and may have that size.
+    /// Returns the memory of an external range. The call names it, 9 KiB into its argument. If the argument was not captured that far, it
+    /// is the memory mapped for the CPU at that address, or else the newest memory of the process that has no GPU address yet and may have
+    /// that size.
     fn external_memory(
         &mut self,
         call: &Call<'_>,
@@ -115,8 +115,8 @@ impl Model {
         })
     }
 
-    /// The object that the argument names. Its place moved by 8 KiB in release 550: the layout that names an existing
-    /// object is used, the version's own first.
+    /// Returns the object that the argument names. Its place moved by 8 KiB in release 550. The layout that leads to an existing object is
+    /// used; the version's own layout is tried first.
     fn external_object(&mut self, call: &Call<'_>) -> Option<ObjectRef> {
         let name = call.arg.layout?.name();
         let others = facts::layouts(name);
@@ -138,7 +138,7 @@ impl Model {
         if known.is_some() {
             return known;
         }
-        // An object whose allocation was not seen (imported from a descriptor): at least its client is known.
+        // The object's allocation was not seen (it was imported from a descriptor); at least its client is known.
         let at = call
             .arg
             .layout

@@ -1,23 +1,23 @@
-//! Driver versions: the release tag of NVIDIA's kernel module, such as `580.159.04`. Knows nothing else.
+//! Driver versions: the release tag of NVIDIA's kernel module, such as `580.159.04`.
 
 use std::{fmt, str::FromStr};
 
 /// A driver release, compared number by number.
 ///
-/// Numeric order is not release order on side branches (535.43.x came after 535.54), but the tables give layouts for
-/// numeric ranges of release tags, so lookups use numeric order.
+/// Numeric order is not release order on side branches (535.43.x came after 535.54). The tables, however, give layouts for numeric ranges
+/// of release tags, so look-ups use numeric order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// The branch: 580 of 580.159.04.
+    /// Branch: 580 of 580.159.04.
     pub major: u16,
-    /// 159 of 580.159.04.
+    /// Second number: 159 of 580.159.04.
     pub minor: u16,
-    /// 4 of 580.159.04; 0 where the release has two numbers only (565.77).
+    /// Third number: 4 of 580.159.04; 0 for a release with two numbers (565.77).
     pub patch: u16,
 }
 
 impl Version {
-    /// A version from its three numbers.
+    /// Makes a version of its three numbers.
     #[must_use]
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Not a driver version.
+/// Error: the text is not a driver version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a driver version: two or three numbers with points, such as 580.159.04, are needed"

@@ -1,4 +1,4 @@
-//! Queries on the model: channels, GPUs, doorbells, address lookup. Changes nothing.
+//! Queries on the model: channels, GPUs, doorbells, address lookup. No query changes the model.
 
 use super::{
     gpu::Gpu,
@@ -14,15 +14,15 @@ use crate::wire::GpuVa;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BoundEngine {
-    /// Its handle.
+    /// Handle of the object.
     pub handle: u32,
-    /// Its class (0xcbc0, 0xc8b5, ...).
+    /// Class of the object (0xcbc0, 0xc8b5, ...).
     pub class: u32,
-    /// NV2080_ENGINE_TYPE, where known.
+    /// NV2080_ENGINE_TYPE, if known.
     pub engine: Option<u32>,
 }
 
-/// All that the model knows of a channel.
+/// The model's knowledge of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelView {
     /// Number in this trace.
@@ -31,58 +31,59 @@ pub struct ChannelView {
     pub pid: u32,
     /// RM object.
     pub object: Option<ObjectRef>,
-    /// Minor number of its GPU's device file.
+    /// Minor number of the GPU's device file.
     pub gpu: Option<u32>,
     /// Work-submit token.
     pub token: Option<u32>,
     /// Class.
     pub class: Option<u32>,
-    /// Handle of its channel group (TSG).
+    /// Handle of the channel group (TSG).
     pub tsg: Option<u32>,
-    /// Handle of its context share.
+    /// Handle of the context share.
     pub context_share: Option<u32>,
-    /// Its address space.
+    /// Address space of the channel.
     pub space: Option<Space>,
-    /// NV2080_ENGINE_TYPE it was allocated for (its own or its group's).
+    /// NV2080_ENGINE_TYPE for which the channel, or its group, was allocated.
     pub engine: Option<u32>,
-    /// Engine objects bound to it.
+    /// Engine objects that are bound to the channel.
     pub bound: Vec<BoundEngine>,
-    /// Ring, as the GPU addresses it.
+    /// GPU address of the ring.
     pub ring_gpu: Option<GpuVa>,
-    /// Ring, as the process addresses it.
+    /// Address of the ring in the process.
     pub ring: Option<CpuVa>,
-    /// Entries of the ring.
+    /// Number of entries of the ring.
     pub entries: Option<u32>,
-    /// USERD in the process.
+    /// Address of USERD in the process.
     pub userd: Option<CpuVa>,
     /// Memory handle of the error notifier.
     pub notifier: Option<u32>,
-    /// The address in the process where the driver stores the token: info32 of the notifier's record, if mapped.
+    /// Address in the process at which the driver stores the token: info32 of the notifier's record, if mapped.
     pub token_at: Option<CpuVa>,
-    /// Way in which it was learnt.
+    /// Way in which the channel became known.
     pub origin: Origin,
-    /// Submissions that the model was given.
+    /// Number of the channel's submissions.
     pub submissions: u64,
-    /// GP_GET with the last of them that had it.
+    /// GP_GET at the last submission that had it.
     pub gp_get: Option<u32>,
-    /// GP_PUT after the last of them.
+    /// GP_PUT after the last submission.
     pub gp_put: Option<u32>,
 }
 
 impl ChannelView {
-    /// Hardware channel id: bits 11:0 of the token.
+    /// Returns the hardware channel id: bits 11:0 of the token.
     #[must_use]
     pub fn chid(&self) -> Option<u32> {
         self.token.map(|t| t & 0xfff)
     }
 
-    /// Runlist: bits 22:16 of the token.
+    /// Returns the runlist: bits 22:16 of the token.
     #[must_use]
     pub fn runlist(&self) -> Option<u32> {
         self.token.map(|t| t >> 16 & 0x7f)
     }
 
-    /// The engines it can feed, by name: the one it was allocated for first, then those of objects bound to it.
+    /// Returns the names of the engines that the channel can feed: first the one for which it was allocated, then those of the objects
+    /// bound to it.
     #[must_use]
     pub fn engines(&self) -> Vec<String> {
         let mut engines: Vec<String> = Vec::new();
@@ -105,13 +106,13 @@ impl ChannelView {
 pub struct GroupView {
     /// RM object.
     pub object: ObjectRef,
-    /// Minor number of its GPU's device file.
+    /// Minor number of the GPU's device file.
     pub gpu: Option<u32>,
     /// NV2080_ENGINE_TYPE.
     pub engine: Option<u32>,
-    /// Its channels.
+    /// Channels of the group.
     pub channels: Vec<ChannelId>,
-    /// Its context shares: handle and subcontext id.
+    /// Context shares of the group: handle and subcontext id.
     pub context_shares: Vec<(u32, Option<u32>)>,
 }
 
@@ -119,11 +120,11 @@ pub struct GroupView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ObjectView {
-    /// Its client and handle.
+    /// Client and handle of the object.
     pub object: ObjectRef,
-    /// Handle of its parent; its own for a client.
+    /// Handle of the object's parent; of the object itself for a client.
     pub parent: u32,
-    /// Its class; 0 where only its handle is known.
+    /// Class; 0 if only the handle is known.
     pub class: u32,
 }
 
@@ -140,11 +141,11 @@ pub struct DoorbellView {
     pub cpu: CpuVa,
     /// Length in bytes.
     pub len: u64,
-    /// Mapped through BAR1.
+    /// True if mapped through BAR1.
     pub bar1: Option<bool>,
-    /// Its object; `None` if it was only recognised by the mapping's shape.
+    /// USERMODE object; `None` if the doorbell was recognised only by the mapping's shape.
     pub object: Option<ObjectRef>,
-    /// Submissions given to the model that rang it.
+    /// Number of submissions that rang the doorbell.
     pub rung: u64,
 }
 
@@ -153,7 +154,7 @@ fn hex_cpu<S: serde::Serializer>(at: &CpuVa, s: S) -> Result<S::Ok, S::Error> {
     s.collect_str(at)
 }
 
-/// A mapping of a device file in a process, explained.
+/// A mapping of a device file in a process, with its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingView {
     /// First address.
@@ -162,45 +163,45 @@ pub struct MappingView {
     pub len: u64,
     /// The device file.
     pub device: Device,
-    /// True if it may be read.
+    /// True if the mapping is readable.
     pub read: bool,
-    /// True if it may be written.
+    /// True if the mapping is writable.
     pub write: bool,
     /// True if the mapping existed before the trace began.
     pub found: bool,
-    /// Contents that are visible through it.
+    /// Contents that are visible through the mapping.
     pub what: MappingWhat,
-    /// GPU virtual address of its first byte, where mapped for the GPU.
+    /// GPU virtual address of the first byte, if it is mapped for the GPU.
     pub gpu: Option<GpuVa>,
-    /// Channels whose ring or USERD lies in it.
+    /// Channels whose ring or USERD lies in the mapping.
     pub channels: Vec<ChannelId>,
-    /// Submissions given to the model that rang it.
+    /// Number of submissions that rang a doorbell in the mapping.
     pub rung: u64,
 }
 
 /// Contents that are visible through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappingWhat {
-    /// Not known.
+    /// Unknown contents.
     Unknown,
     /// A doorbell page.
     Doorbell {
-        /// Its object, unless it was recognised by its shape alone.
+        /// USERMODE object, unless the doorbell was recognised only by its shape.
         object: Option<ObjectRef>,
-        /// Mapped through BAR1.
+        /// True if mapped through BAR1.
         bar1: Option<bool>,
     },
-    /// Memory.
+    /// A memory object.
     Memory {
-        /// The object.
+        /// Handle and client of the object.
         object: ObjectRef,
-        /// Its class.
+        /// Class of the object.
         class: u32,
-        /// Offset of the mapping's first byte in it.
+        /// Offset, in the object, of the mapping's first byte.
         offset: u64,
-        /// Its size.
+        /// Size of the object, bytes.
         size: Option<u64>,
-        /// Location of its bytes.
+        /// Location of the object's bytes.
         aperture: Option<Aperture>,
         /// Caching of the object by the CPU.
         caching: Option<Caching>,
@@ -212,19 +213,19 @@ pub enum MappingWhat {
 }
 
 impl Model {
-    /// All channels alive, oldest first.
+    /// Returns all live channels, oldest first.
     pub fn channels(&self) -> impl Iterator<Item = ChannelView> + '_ {
         self.channels.values().map(|c| self.view(c))
     }
 
-    /// One channel.
+    /// Returns one channel.
     #[must_use]
     pub fn channel(&self, id: ChannelId) -> Option<ChannelView> {
         self.channels.get(&id).map(|c| self.view(c))
     }
 
-    /// The channel that a token rings, in a process (or in any if none is given), on a GPU if given: tokens are unique on
-    /// one GPU only.
+    /// Returns the channel that a token rings, in a process (in any, if none is given) and on a GPU (if given). A token is unique on one
+    /// GPU only.
     #[must_use]
     pub fn channel_by_token(
         &self,
@@ -284,7 +285,7 @@ impl Model {
         }
     }
 
-    /// Address of info32 in the notifier record that holds the token: 16 bytes a record, info32 at 8 (NvNotification).
+    /// Returns the address of info32 in the notifier record that holds the token. A record has 16 bytes, with info32 at 8 (NvNotification).
     fn token_at(&self, channel: &ChannelObject) -> Option<CpuVa> {
         let at = ObjectRef {
             client: channel.object?.client,
@@ -298,7 +299,7 @@ impl Model {
             .map(|(cpu, _)| cpu)
     }
 
-    /// All channel groups alive.
+    /// Returns all live channel groups.
     #[must_use]
     pub fn groups(&self) -> Vec<GroupView> {
         let mut groups = Vec::new();
@@ -334,18 +335,18 @@ impl Model {
         groups
     }
 
-    /// GPUs that ioctls reported, by RM's gpuId.
+    /// Returns the GPUs that ioctls reported, by RM's gpuId.
     pub fn gpus(&self) -> impl Iterator<Item = &Gpu> + '_ {
         self.gpus.values()
     }
 
-    /// The GPU of a device file.
+    /// Returns the GPU of a device file.
     #[must_use]
     pub fn gpu_by_minor(&self, minor: u32) -> Option<&Gpu> {
         self.gpus.values().find(|g| g.minor == Some(minor))
     }
 
-    /// Doorbell pages mapped now.
+    /// Returns the doorbell pages that are mapped now.
     pub fn doorbells(&self) -> impl Iterator<Item = DoorbellView> + '_ {
         self.processes.iter().flat_map(|(pid, process)| {
             process.maps.iter().filter_map(|(start, map)| {
@@ -368,12 +369,12 @@ impl Model {
         })
     }
 
-    /// Processes the model knows.
+    /// Returns the processes that the model knows.
     pub fn pids(&self) -> impl Iterator<Item = u32> + '_ {
         self.processes.keys().copied()
     }
 
-    /// A process's command name, if a source reported it.
+    /// Returns a process's command name, if a source reported it.
     #[must_use]
     pub fn process_name(&self, pid: u32) -> Option<&str> {
         self.processes.get(&pid)?.name.as_deref()
@@ -408,7 +409,7 @@ impl Model {
         all.next().filter(|_| all.next().is_none())
     }
 
-    /// Minor number of the GPU that an object belongs to.
+    /// Returns the minor number of the GPU to which an object belongs.
     pub(crate) fn minor_of(&self, at: ObjectRef) -> Option<u32> {
         let (instance, minor) = self.device_minor(at)?;
         minor.or_else(|| {
@@ -435,8 +436,8 @@ impl Model {
             })
     }
 
-    /// All objects of the clients that a process holds: each with its parent and class, clients first, parents
-    /// before their children.
+    /// Returns all objects of the clients that a process holds, each with its parent and class: clients first, parents before their
+    /// children.
     #[must_use]
     pub fn objects(&self, pid: u32) -> Vec<ObjectView> {
         let mut all = Vec::new();
@@ -464,13 +465,13 @@ impl Model {
         all
     }
 
-    /// The class of an object; 0 if only its handle is known.
+    /// Returns the class of an object; 0 if only its handle is known.
     #[must_use]
     pub fn class_of(&self, at: ObjectRef) -> Option<u32> {
         self.object(at).map(|o| o.class)
     }
 
-    /// The mappings of a process with what they show, by address.
+    /// Returns the mappings of a process with their contents, by address.
     #[must_use]
     pub fn mappings(&self, pid: u32) -> Vec<MappingView> {
         let Some(process) = self.processes.get(&pid) else {
@@ -483,7 +484,7 @@ impl Model {
             .collect()
     }
 
-    /// The mapping that holds an address of a process, with what it shows.
+    /// Returns the mapping at an address of a process, with its contents.
     #[must_use]
     pub fn mapping_at(&self, pid: u32, at: CpuVa) -> Option<MappingView> {
         let (start, map) = self.processes.get(&pid)?.at(at.0)?;

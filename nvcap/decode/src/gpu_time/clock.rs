@@ -1,57 +1,57 @@
-//! The GPU's clock against the host's.
+//! Conversion between the GPU's clock and the host's.
 //!
-//! Each stamp was seen by a read of its memory: by the end of that read it had been written, and at the begin of the read before
-//! it had not. So the difference of the clocks (host less GPU) lies between (begin of the read before - stamp) and (end of the read - stamp).
-//! The least upper bound of a stretch of time is the difference, but for the time that a write and a read take ([`WRITE_NS`]);
-//! the spread between both bounds says how far it may be wrong. The clocks drift against each other, and one of them may step:
-//! each stretch has bounds of its own, none of which is above another one and what the clocks may drift in between. The difference at
-//! a time is the lower hull of the upper bounds of a second before and after it; the upper hull of the lower bounds is the other
-//! limit. A step ends both.
+//! Each stamp was seen by a read of its memory. By the end of that read it had been written, and at the beginning of the previous read it
+//! had not. The difference of the clocks (host less GPU) therefore lies between (beginning of the previous read - stamp) and (end of the
+//! read - stamp). A stretch of time has bounds of its own: the least upper and the greatest lower bound of its stamps. The least upper
+//! bound is taken as the difference; it is too high by the time that a write and a read take ([`WRITE_NS`]), and the distance between both
+//! bounds limits the error. The clocks drift against each other, and one of them may step. Bounds of neighbouring stretches limit each
+//! other, plus the possible drift in between. The difference at a time is the lower hull of the upper bounds within a second before and
+//! after it; the other limit is the upper hull of the lower bounds. A step ends both hulls.
 
 use std::collections::VecDeque;
 
-/// The length of a stretch, ns: with a drift of 20 ppm the clocks move apart by 1 us in it, which the interpolation removes.
+/// Length of a stretch, ns. With a drift of 20 ppm the clocks move apart by 1 us within it, which interpolation removes.
 const STRETCH_NS: u64 = 50_000_000;
-/// The first stretches are shorter, ns, so that the drift is soon known.
+/// Length of the first stretches, ns. They are shorter so that the drift is soon known.
 const FIRST_NS: u64 = 5_000_000;
 const FIRST: usize = 20;
-/// Number of stretches that are kept: more than a minute, for work that began so long before its end.
+/// Number of stretches that are kept: more than a minute, for work that began that long before its end.
 const KEPT: usize = 1_600;
-/// The time from a write by the GPU until a read of another processor can see it, at most, ns: a write over PCIe is posted, and
-/// takes some hundred ns; this is the least that is left unknown.
+/// Longest time from a write by the GPU until another processor can read it, ns. A write over PCIe is posted and takes some hundred ns.
+/// This uncertainty always remains.
 const WRITE_NS: u64 = 1_000;
-/// The most that the difference moves between two stretches without a step, as a share of the time between them: clocks are
-/// some tens of ppm apart, and NTP slews by up to 500 ppm.
+/// The most by which the difference can move between two stretches without a step, as a share of the time between them. Clocks are some
+/// tens of ppm apart, and NTP slews by up to 500 ppm.
 const SLEW: f64 = 1e-3;
-/// Differences closer than this are no step, ns.
+/// Limit below which a change of the difference is no step, ns.
 const STEP_NS: i64 = 20_000;
 /// Fastest drift of two clocks, as a share: NTP slews by that much.
 const DRIFT: f64 = 500e-6;
-/// Drift of two clocks where nothing tells it, as a share.
+/// Drift that is assumed if nothing shows it, as a share.
 const UNKNOWN_DRIFT: f64 = 200e-6;
-/// Error of a drift that goes on beyond what was seen, as a share.
+/// Error of a drift that is extrapolated, as a share.
 const DRIFT_ERROR: f64 = 50e-6;
-/// Stretches that are this near tell the difference at a time, ns: over so short a time the drift is steady.
+/// Distance within which stretches determine the difference at a time, ns. Over so short a time the drift is steady.
 const NEAR_NS: u64 = 1_000_000_000;
-/// Error above which stretches farther away are asked, ns; and how far.
+/// Error above which stretches farther away are used as well, ns, and the distance to which they are used.
 const POOR_NS: u64 = 500_000;
 const WIDE_NS: u64 = 20_000_000_000;
 
-/// Around the times that a clock had twice, ns: nothing is converted there.
+/// Margin around the times that a clock had twice, ns. Times in the margin are not converted either.
 const TWICE_NS: u64 = 100_000;
 /// Time before and after a step back in which entries of the other side may still be converted, ns.
 const AROUND_NS: u64 = 3_000_000_000;
 
-/// The difference in one stretch.
+/// The difference of the clocks in one stretch.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
-    /// Begin of the stretch by the GPU's clock.
+    /// Beginning of the stretch, on the GPU's clock.
     begin: u64,
-    /// The stamp that gave the least upper bound.
+    /// Stamp that gave the least upper bound.
     gpu_ns: u64,
     /// Least upper bound: host less GPU, ns.
     upper: i64,
-    /// The greatest lower bound, and the stamp that gave it.
+    /// Greatest lower bound, and the stamp that gave it.
     lower: i64,
     lower_gpu_ns: u64,
     stamps: u64,
@@ -62,14 +62,14 @@ struct Stretch {
 pub(crate) struct Clock {
     stretches: VecDeque<Stretch>,
     steps: u64,
-    /// The latest stamp since the last step.
+    /// Latest stamp since the last step.
     newest: u64,
-    /// The times that the GPU's clock had before the last step back and has again behind it, or had not long before a wide one; and when
-    /// that is over.
+    /// Range of times that the GPU's clock had before the last step back and has again after it (after a wide step, only the last of them),
+    /// and the time at which the range is over.
     twice: Option<(u64, u64, u64)>,
 }
 
-/// A time of the host that a stamp was converted to.
+/// A time of the host, converted from a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostTime {
     pub ns: u64,
@@ -81,7 +81,7 @@ fn difference(host: u64, gpu: u64) -> i64 {
 }
 
 impl Clock {
-    /// Takes a stamp: when it was seen, and when a read began that did not see it (0 where there was none).
+    /// Takes in a stamp: the time at which it was seen, and the beginning of the last read that did not see it (0 if there was none).
     pub(crate) fn learn(&mut self, gpu_ns: u64, before_ns: u64, seen_ns: u64) {
         let newest = self.newest.max(gpu_ns);
         let before_it = std::mem::replace(&mut self.newest, newest);
@@ -96,7 +96,7 @@ impl Clock {
         };
         let last = self.stretches.back_mut();
         let fits = last.filter(|s| {
-            // A bound above the other's step means that the clock went back or forth in between.
+            // A bound that exceeds the opposite one by more than a step means that a clock was set forward or back in between.
             gpu_ns.abs_diff(s.begin) < length
                 && gpu_ns >= s.begin
                 && lower <= s.upper.saturating_add(STEP_NS)
@@ -113,7 +113,7 @@ impl Clock {
             return;
         }
         if let Some(before) = self.stretches.back() {
-            // A stamp seen late says little: its upper bound alone is no step.
+            // A stamp that was seen late has a high upper bound, which alone is no sign of a step.
             let late = upper > before.upper && lower <= before.upper;
             if gpu_ns < before.begin && late {
                 return;
@@ -141,7 +141,7 @@ impl Clock {
                     before_it.saturating_add(TWICE_NS),
                     gpu_ns.saturating_add(AROUND_NS),
                 ));
-                // The stretches stay in the order of their times.
+                // Stretches are kept in the order of their times.
                 while self.stretches.back().is_some_and(|s| s.begin >= gpu_ns) {
                     self.stretches.pop_back();
                 }
@@ -158,7 +158,7 @@ impl Clock {
         self.steps
     }
 
-    /// The host's time of a time of the GPU; `None` before any stamp was seen, and of a time that the clock had twice.
+    /// Returns the host's time for a time of the GPU; `None` before any stamp was seen, and for a time that the clock had twice.
     pub(crate) fn host(&self, gpu_ns: u64) -> Option<HostTime> {
         let is_twice =
             |(from, until, over)| self.newest <= over && (from..=until).contains(&gpu_ns);
@@ -178,7 +178,7 @@ impl Clock {
         })
     }
 
-    /// The host's time by the bounds of stretches farther away, and what the clocks may have drifted until there.
+    /// Returns the host's time by the bounds of stretches farther away, widened by the possible drift.
     fn by_drift(&self, gpu_ns: u64) -> Option<HostTime> {
         let (mut upper, mut lower) = (i64::MAX, i64::MIN);
         for s in self.around(gpu_ns, WIDE_NS)? {
@@ -199,12 +199,13 @@ impl Clock {
         let near = self.around(gpu_ns, NEAR_NS)?;
         let uppers = below(near.clone().map(|s| (s.gpu_ns, s.upper)));
         let upper = line(&uppers, gpu_ns)?;
-        // The same from the other side.
+        // The lower bounds, negated so that their hull is also below.
         let lowers = near.filter(|s| s.lower != i64::MIN);
         let lowers = below(lowers.map(|s| (s.lower_gpu_ns, -s.lower)));
         let spread = line(&lowers, gpu_ns).map_or(u64::MAX / 4, |lower| {
             let beyond = upper.beyond.max(lower.beyond);
-            // Beyond their ends the two may meet or cross, and neither is a bound: how wrong they are is seen where they are bounds.
+            // Beyond their ends the two hulls may meet or cross, and neither is a bound. The error is then measured at the ends, where both
+            // are bounds.
             let ends = [upper, lower].map(|l| l.beyond.ends);
             let ends = ends.into_iter().flatten().flat_map(|(a, b)| [a, b]);
             let apart = |at| {
@@ -220,7 +221,8 @@ impl Clock {
         })
     }
 
-    /// The stretches around a time that are no farther away, without a step between them; the last one before it at least.
+    /// Returns the stretches around a time, at most `most_ns` away and without a step between them; at least the last stretch before the
+    /// time.
     fn around(&self, gpu_ns: u64, most_ns: u64) -> Option<impl Iterator<Item = &Stretch> + Clone> {
         let after = self.stretches.partition_point(|s| s.begin <= gpu_ns);
         let own = after.saturating_sub(1);
@@ -243,7 +245,7 @@ impl Clock {
         Some(self.stretches.range(first..=last))
     }
 
-    /// The GPU's time of a time of the host, by the newest difference.
+    /// Returns the GPU's time for a time of the host, by the newest difference.
     pub(crate) fn gpu(&self, host_ns: u64) -> Option<u64> {
         let last = self.stretches.back()?;
         let guess = host_ns.wrapping_add_signed(last.upper.wrapping_neg());
@@ -252,17 +254,18 @@ impl Clock {
     }
 }
 
-/// Both sides of the difference are rounded, ns.
+/// Rounding error, ns: both sides of the difference are rounded.
 const ROUNDING: u64 = 2;
 
-/// A value on a hull.
+/// Value of a hull at a place.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     value: i64,
     beyond: Beyond,
 }
 
-/// Distance of a place beyond the end of a hull, ns, length of the edge that goes on there, ns (0 where there is none), and its ends.
+/// Extrapolation of a hull: distance beyond its end, ns; length of the edge that is extended, ns (0 if there is none); and that edge's
+/// ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Beyond {
     away: u64,
@@ -271,7 +274,7 @@ struct Beyond {
 }
 
 impl Beyond {
-    /// Returns the error that the edge's slope may have made there, ns, where both its ends may be wrong by `spread`.
+    /// Returns the error due to the slope of the extended edge, ns, if both ends of the edge may be wrong by `spread`.
     fn error(self, spread: u64) -> u64 {
         let slope = match self.edge {
             0 => UNKNOWN_DRIFT,
@@ -281,13 +284,13 @@ impl Beyond {
     }
 }
 
-/// The greatest line below all points: the lower side of their convex hull.
+/// Returns the greatest convex line below all points: the lower side of their convex hull.
 fn below(points: impl Iterator<Item = (u64, i64)>) -> Vec<(u64, i64)> {
     let mut points: Vec<(u64, i64)> = points.collect();
     points.sort_unstable();
-    // Of several at one place the lowest.
+    // Of several points at one place, the lowest is kept.
     points.dedup_by_key(|p| p.0);
-    // A bound near by, and what the clocks may drift until there, is a bound, too: one that was seen late is far above it.
+    // A neighbour's bound plus the possible drift is a bound as well. It is lower than the bound of a stamp that was seen late.
     for i in 1..points.len() {
         tighten(&mut points, i - 1, i);
     }
@@ -297,7 +300,7 @@ fn below(points: impl Iterator<Item = (u64, i64)>) -> Vec<(u64, i64)> {
     let mut hull: Vec<(u64, i64)> = Vec::new();
     for p in points {
         while let [.., a, b] = hull.as_slice() {
-            // b lies below the line from a to p, and stays.
+            // b lies below the line from a to p, so it stays.
             if slope(*a, *b) < slope(*a, p) {
                 break;
             }
@@ -308,7 +311,7 @@ fn below(points: impl Iterator<Item = (u64, i64)>) -> Vec<(u64, i64)> {
     hull
 }
 
-/// A hull at one place. Beyond its ends the last edge goes on, and its slope may be wrong.
+/// Returns the value of a hull at one place. Beyond its ends the last edge is extended, and its slope may be wrong.
 fn line(hull: &[(u64, i64)], at: u64) -> Option<Line> {
     let edge = |i: usize| Some((*hull.get(i)?, *hull.get(i + 1)?));
     let after = hull.partition_point(|p| p.0 < at);
@@ -340,7 +343,7 @@ fn line(hull: &[(u64, i64)], at: u64) -> Option<Line> {
     })
 }
 
-/// Lowers a bound to another one and what the clocks may drift between the two.
+/// Lowers a bound to another bound plus the possible drift between the two.
 fn tighten(points: &mut [(u64, i64)], from: usize, to: usize) {
     let from = points.get(from).copied();
     if let (Some(from), Some(to)) = (from, points.get_mut(to)) {
@@ -356,7 +359,7 @@ fn slope(a: (u64, i64), b: (u64, i64)) -> f64 {
 fn is_step(a: &Stretch, b: &Stretch) -> bool {
     let most = (b.gpu_ns.abs_diff(a.gpu_ns) as f64 * SLEW) as i64;
     let most = most.saturating_add(STEP_NS);
-    // Only what the bounds themselves contradict: a stretch whose stamps were all seen late has a high upper bound.
+    // Only bounds that contradict each other show a step. A stretch whose stamps were all seen late merely has a high upper bound.
     let (low, high) = if a.upper < b.upper { (a, b) } else { (b, a) };
     high.lower.saturating_sub(low.upper) > most
 }
@@ -367,13 +370,13 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Stamps every 10 us, read every us; the host's clock is ahead of the GPU's by `offset` and gains `ppm`.
+    /// Teaches stamps every 10 us, read every us. The host's clock is ahead of the GPU's by `offset` and gains `ppm`.
     fn learn(clock: &mut Clock, from: u64, until: u64, offset: i64, ppm: f64) {
         let mut gpu = from;
         let mut n = 0u64;
         while gpu < until {
             let host = truth(gpu, offset, ppm);
-            // Written at `host`, seen 0.4..1.3 us later.
+            // Written at `host`, seen 0.4 to 1.3 us later.
             let seen = host + 400 + (n * 37) % 900;
             clock.learn(gpu, seen - 1_100, seen);
             gpu += 10_000;
@@ -404,7 +407,7 @@ mod tests {
             assert!(back.abs_diff(gpu) < 20, "{back} {gpu}");
         }
         assert_eq!(clock.steps(), 0);
-        // Beyond what was seen it goes on.
+        // Beyond the stamps, the difference is extrapolated.
         let gpu = begin + 3_200 * MS;
         assert!(clock.host(gpu).unwrap().ns.abs_diff(of(gpu)) < 3_000);
     }
@@ -440,7 +443,7 @@ mod tests {
         let mut clock = Clock::default();
         let begin = 1_000_000 * MS;
         learn(&mut clock, begin, begin + 500 * MS, 500_000, 0.0);
-        // After a pause the first is seen 3 ms late, and the read before was long ago.
+        // After a pause, the first stamp is seen 3 ms late, and the read before it was long ago.
         let gpu = begin + 2_000 * MS;
         let host = truth(gpu, 500_000, 0.0);
         clock.learn(gpu, host - 900 * MS, host + 3 * MS);
@@ -450,7 +453,8 @@ mod tests {
         assert!(wrong.abs_diff(host + 50 * MS) < 1_500);
     }
 
-    /// A reader that loses its processor: what it saw then says less than what comes behind, and nothing jumps between the two.
+    /// Test of a reader that loses its processor: a stamp that it sees then counts less than the following ones, and the difference does
+    /// not jump between the two.
     #[test]
     fn what_was_seen_late_at_the_begin_is_known_from_what_comes() {
         let mut clock = Clock::default();
@@ -477,7 +481,8 @@ mod tests {
         }
     }
 
-    /// A reader that often loses its processor: beyond the last stamps both bounds go on, may meet there, and are wrong together.
+    /// Test of a reader that often loses its processor: beyond the last stamps both bounds are extrapolated, may meet, and are then wrong
+    /// together.
     #[test]
     fn what_lies_beyond_the_stamps_is_as_uncertain_as_they_are() {
         let mut random = 1u64;
@@ -527,12 +532,12 @@ mod tests {
         }
     }
 
-    /// Far from all others, a stamp has the host's time by what the clocks may have drifted until there.
+    /// Test of a stamp far from all others: its host time follows from theirs and the possible drift.
     #[test]
     fn a_stamp_alone_has_a_time_by_those_farther_away() {
         let (offset, second) = (5_000_000_000, 1_000 * MS);
         let mut clock = Clock::default();
-        // Nothing tells when it was not there yet.
+        // No read tells when the stamp was not there yet.
         clock.learn(second, 0, second + offset + 1_000);
         assert!(clock.host(second).unwrap().error_ns > second);
         let later = 4 * second;
@@ -543,7 +548,7 @@ mod tests {
             "{host:?}"
         );
         assert!((1_000_000..2_000_000).contains(&host.error_ns), "{host:?}");
-        // Not beyond a step.
+        // The conversion does not reach beyond a step.
         let behind = later + MS;
         clock.learn(
             behind,

@@ -1,4 +1,4 @@
-//! The end of work, and how long it took until then: never no time at all.
+//! End of work, and its duration, which is never 0.
 
 use crate::decode::event::{DurationBy, GpuDuration};
 
@@ -6,15 +6,15 @@ use crate::decode::event::{DurationBy, GpuDuration};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub at: u64,
-    /// The most by which it may be wrong, ns.
+    /// The most by which `at` may be wrong, ns.
     pub error_ns: u64,
     /// Evidence for the end.
     pub by: DurationBy,
 }
 
 impl End {
-    /// The time from `from` to this end, which is at least `least` ns: an end that may lie before that is taken to be in the middle of
-    /// what is possible.
+    /// Returns the duration from `from` to this end, which is at least `least` ns. If the end may lie before that, the middle of the
+    /// possible durations is taken.
     pub(super) fn behind(self, from: u64, least: u64) -> GpuDuration {
         let ns = self.at.saturating_sub(from);
         let (ns, error_ns) = match ns > least {
@@ -23,7 +23,7 @@ impl End {
                 let latest = self.at.saturating_add(self.error_ns);
                 let most = latest.saturating_sub(from).max(least.saturating_add(1));
                 let middle = least + (most - least).div_ceil(2);
-                // Where all of it lies before that, the end or its error is wrong.
+                // If the whole range of the end lies before the least one, the end or its error is wrong.
                 let wrong = from.saturating_add(least).saturating_sub(latest);
                 (middle, (middle - least).saturating_add(wrong))
             }
@@ -48,11 +48,11 @@ mod tests {
             (told.ns, told.error_ns)
         };
         assert_eq!(of(5_000, 200, 1_000, 512), (4_000, 200));
-        // It may have ended by 2,100: 512 to 1,100 are possible, and no less, which all are within the error.
+        // It may have ended by 2,100: durations of 512 to 1,100 are possible, which are all within the error.
         assert_eq!(of(1_400, 700, 1_000, 512), (806, 294));
-        // Before its begin, as far as it is known: 0 to 300.
+        // The end may lie before the beginning: durations of 0 to 300 are possible.
         assert_eq!(of(900, 400, 1_000, 0), (150, 150));
-        // What contradicts itself is within its error all the same.
+        // Even for contradictory times, the error covers the contradiction.
         assert_eq!(of(100, 50, 1_000, 0), (1, 851));
         assert_eq!(of(1_000, 0, 1_000, 0), (1, 1));
     }

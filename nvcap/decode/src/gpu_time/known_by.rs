@@ -1,4 +1,4 @@
-//! Tests of the evidence for the begin of work and for the time in the queue; and that each GPU has the rules of its own kind.
+//! Tests of the evidence for the beginning of work and for the time in the queue, and of the choice of rules by the kind of GPU.
 
 use super::GpuTimes;
 use super::made_up::{
@@ -9,7 +9,7 @@ use crate::decode::encode::Pushbuffer;
 use crate::decode::event::{GpuTime, QueuedBy, StartBy};
 use crate::record::{At, Channel, ChannelId, Gpu, How, Origin, Record, Stamps, Submission};
 
-/// PCI device numbers: an H200 (compute class cbc0h), an A100, and one that no chip here has.
+/// PCI device numbers: an H200 (compute class cbc0h), an A100, and one that no chip of the tables has.
 const H200: u16 = 0x2335;
 const A100: u16 = 0x20b5;
 const UNKNOWN: u16 = 0x0fff;
@@ -43,7 +43,7 @@ fn seen(writes: Writes) -> Record {
     }))
 }
 
-/// The times of submissions, in this order, of a process that saw these writes. A GPU that has no name.
+/// Returns the times of submissions, in this order, of a process in which these writes were seen. The GPU's kind is not known.
 fn told(of: &[Submission], writes: Writes) -> Vec<GpuTime> {
     let mut times = GpuTimes::default();
     for s in of {
@@ -59,7 +59,7 @@ fn by(time: &GpuTime) -> (StartBy, QueuedBy) {
     time.start_by.zip(time.queued_by).expect("both are said")
 }
 
-/// Copies, rung at these times of the GPU's clock.
+/// Returns copies whose doorbells were rung at these times of the GPU's clock.
 fn copies(doorbells: &[u64], how: How) -> Vec<Submission> {
     (0u32..)
         .zip(doorbells)
@@ -95,7 +95,8 @@ fn a_kernel_s_own_stamp_tells_its_start() {
     for time in of(How::Trapped, false) {
         assert_eq!(by(&time), (StartBy::OwnStamp, QueuedBy::Doorbell));
     }
-    // Of the first of a ring no look is known that did not find it: since when it waited is not known, and nothing says so.
+    // For the first entry of a ring, no earlier look is known that did not find it. The time since which it waited is unknown, and no
+    // evidence for it is given.
     for all in [of(How::Observed, false), of(How::Trapped, true)] {
         let first = all[0];
         assert_eq!(first.start_by, Some(StartBy::OwnStamp));
@@ -106,7 +107,7 @@ fn a_kernel_s_own_stamp_tells_its_start() {
     }
 }
 
-/// A source that tells when it last looked bounds the time in the ring by that, however long nothing had come before.
+/// Test of a source that tells its previous look: that look bounds the time in the ring, however long nothing had come before.
 #[test]
 fn the_look_before_tells_since_when_a_kernel_waited() {
     let looked = |n: u32| 1_000_000 + u64::from(n) * 50_000_000 + OFFSET;
@@ -128,13 +129,13 @@ fn the_look_before_tells_since_when_a_kernel_waited() {
         let most = time.queued.expect("a time in the queue").1;
         assert!((32_500..40_000).contains(&most), "{most}");
     }
-    // Where such a source does not tell it, as of what a look left behind for the next one, it is not known.
+    // If such a source does not tell it, as for entries that one look left to the next, the time is not known.
     assert_eq!((all[2].queued, all[2].queued_by), (None, None));
 }
 
 #[test]
 fn a_copy_s_start_is_told_by_its_doorbell_or_the_copy_before() {
-    // An idle engine; behind the copy before; an idle engine again.
+    // A copy on an idle engine; one behind the copy before; one on an idle engine again.
     let all = told(
         &copies(&[1_000_000, 1_010_000, 1_300_000], How::Trapped),
         copy_ends(&[1_050_000, 1_090_000, 1_350_000]),
@@ -143,8 +144,8 @@ fn a_copy_s_start_is_told_by_its_doorbell_or_the_copy_before() {
     for (time, start) in all.iter().zip(starts) {
         assert_eq!(by(time), (start, QueuedBy::Doorbell));
     }
-    // Rung somewhat before the end of the copy before it: that is later than the doorbell, and tells the start; how late the engine looked
-    // at the doorbell is in the error.
+    // The doorbell was rung shortly before the end of the copy before. That end is later than the doorbell and determines the start. The
+    // error contains the time that the engine may take to look at a doorbell.
     let all = told(
         &copies(&[1_000_000, 1_040_000], How::Trapped),
         copy_ends(&[1_050_000, 1_090_000]),
@@ -167,7 +168,7 @@ fn an_observed_copy_s_start_is_told_by_the_copy_before_or_nothing() {
     }
 }
 
-/// Work that waits for a number in a semaphore.
+/// Returns work that waits for a number in a semaphore.
 fn behind_a_wait(address: u64, number: u32, work: &Pushbuffer) -> Pushbuffer {
     let mut p = Pushbuffer::new();
     let acquire = [address as u32, (address >> 32) as u32, number, 0, 3];
@@ -183,7 +184,7 @@ fn behind_a_wait(address: u64, number: u32, work: &Pushbuffer) -> Pushbuffer {
 fn a_copy_s_start_is_told_by_the_release_that_it_waits_for() {
     let waits = |address, number| behind_a_wait(address, number, &copy(0));
     let (word, number) = end_of(0);
-    // A stamped semaphore of another channel, and a kernel's word, which has no stamp.
+    // A stamped semaphore of another channel, and the word that a kernel releases, which has no stamp.
     for (address, number, stamped) in [(KERNEL_STAMP, 2, true), (word, number, false)] {
         let kernels = submission(KERNELS, 0, 1_000_000 + OFFSET, How::Trapped, &kernel(0));
         let of = submission(
@@ -208,7 +209,7 @@ fn a_copy_s_start_is_told_by_the_release_that_it_waits_for() {
 fn a_number_that_was_overwritten_does_not_tell_when_it_was_released() {
     let at = 1_000_000 + OFFSET;
     let first = submission(KERNELS, 0, at, How::Trapped, &kernel(0));
-    // The copy waits for 2; 3 was read there next.
+    // The copy waits for 2; the next number read there is 3.
     let waits = behind_a_wait(KERNEL_STAMP, 2, &copy(0));
     let second = submission(COPIES, 0, at, How::Trapped, &waits);
     let mut writes = copy_ends(&[1_250_000]);
@@ -217,7 +218,7 @@ fn a_number_that_was_overwritten_does_not_tell_when_it_was_released() {
     let all = told(&[first.clone(), second], writes);
     assert_eq!((all[1].start, all[1].wait), (None, None));
 
-    // The kernel waits for 1, and had begun when 2 was read there: it waited from the end of the kernel before on, until its own stamp.
+    // The kernel waits for 1, and had begun when 2 was read there. It waited from the end of the previous kernel until its own stamp.
     let waits = behind_a_wait(COPY_STAMP, 1, &kernel(1));
     let second = submission(KERNELS, 1, at, How::Trapped, &waits);
     let writes = |with_end: bool| {
@@ -233,12 +234,13 @@ fn a_number_that_was_overwritten_does_not_tell_when_it_was_released() {
     let all = told(&[first.clone(), second.clone()], writes(true));
     let wait = all[1].wait.expect("a wait").ns;
     assert!((70_000..80_000).contains(&wait), "{wait}");
-    // Since when is not known without that end.
+    // Without that end, the beginning of the wait is not known.
     let all = told(&[first, second], writes(false));
     assert_eq!((all[0].duration, all[1].wait), (None, None));
 }
 
-/// The next stamp comes sooner behind a short kernel than behind others, and a release may be taken to be from before its begin.
+/// Test of the least durations: behind a short kernel the next stamp comes sooner than behind others, and a release may be dated before its
+/// kernel's beginning.
 #[test]
 fn no_kernel_takes_no_time() {
     let at = |n: u32| {
@@ -270,7 +272,7 @@ fn no_kernel_takes_no_time() {
                     "{behind} {word:?}: {time:?}"
                 );
             }
-            // It may have ended at any time until the next one's stamp.
+            // The kernel may have ended at any time until the next kernel's stamp.
             let most = duration.ns + duration.error_ns;
             assert!(most >= behind.min(700), "{behind} {word:?}: {time:?}");
         }
@@ -284,7 +286,7 @@ fn what_is_not_known_has_no_source() {
     assert!(all[0].is_unknown(), "{all:?}");
 }
 
-/// The error of a kernel's first instruction on the GPU of its channel; `None` where the channel's GPU is not known.
+/// Returns the error of a kernel's first instruction on the GPU of its channel; `of` is `None` if the channel's GPU is not known.
 fn start_error(gpus: &[(u32, u16)], of: Option<u32>) -> u64 {
     let mut times = GpuTimes::default();
     for (minor, pci_device) in gpus {
@@ -297,7 +299,7 @@ fn start_error(gpus: &[(u32, u16)], of: Option<u32>) -> u64 {
     times.note(&Record::Submission(s.clone()));
     times.note(&seen(vec![(1_002_500, KERNEL_STAMP, 1, true)]));
     let time = times.take(&s)[0];
-    // Where it begins needs no rule; where its first instruction runs does.
+    // The start needs no rule; the first instruction does.
     assert_eq!(time.start.map(|s| s.gpu_error_ns), Some(0));
     time.exec.expect("an execution").start.gpu_error_ns
 }
@@ -314,9 +316,9 @@ fn each_gpu_has_the_rules_of_its_kind() {
         [(1, UNKNOWN), (0, H200)],
     ] {
         assert_eq!(start_error(&both, Some(0)), hopper, "{both:x?}");
-        // On an A100 these bytes are a replay, for its QMDs are others.
+        // On an A100, whose QMDs differ, these bytes are a replay.
         assert!(start_error(&both, Some(1)) >= other, "{both:x?}");
-        // Of GPUs of two kinds it is not known which one it is.
+        // With GPUs of two kinds, it is not known which one the channel has.
         assert_eq!(start_error(&both, None), other, "{both:x?}");
         assert_eq!(start_error(&both, Some(7)), other, "{both:x?}");
     }

@@ -1,5 +1,5 @@
-//! Made-up traces for tests of this crate and of those above: kernels on one compute channel, copies on another, their semaphores read as nvcap
-//! reads them.
+//! Made-up traces for tests of this crate and of those above it: kernels on one compute channel, copies on another, and their semaphores as
+//! nvcap reads them.
 
 use crate::decode::encode::{Pushbuffer, Qmd};
 use crate::decode::event::QmdRelease;
@@ -17,17 +17,18 @@ pub const COPIES: ChannelId = ChannelId(1);
 pub const KERNEL_STAMP: u64 = 0x2_0460_fff0;
 pub const COPY_STAMP: u64 = 0x2_0460_ffe0;
 pub const ENDS: u64 = 0x2_0463_7000;
-/// Time from a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
+/// Time from a doorbell to the stamp on an idle GPU, ns. On the H200 such stamps lie between 4 us before and 1 us after the doorbell's
+/// trap.
 pub const FETCH: u64 = 2_500;
-/// Time from a kernel's end to the stamp of the next, ns.
+/// Time from a kernel's end to the stamp of the next kernel, ns.
 pub const NEXT: u64 = 900;
 
-/// Returns the time from a doorbell to its trap, ns: the processor traps behind the store.
+/// Returns the time from a doorbell to its trap, ns: the processor traps after the store.
 pub fn trap(n: u32) -> u64 {
     1_000 + u64::from(n % 7) * 400
 }
 
-/// The word that a kernel releases at its end, and the number.
+/// Returns the word that a kernel releases at its end, and the released number.
 pub fn end_of(n: u32) -> (u64, u32) {
     (ENDS + u64::from(n % 16) * 16, n * 2 + 1)
 }
@@ -46,7 +47,7 @@ pub fn kernel(n: u32) -> Pushbuffer {
         ..View::default()
     };
     let mut p = Pushbuffer::new();
-    // The word is free, then the kernel before has ended.
+    // First the previous user of the word, then the previous kernel, must have ended.
     for before in [n.checked_sub(16), n.checked_sub(1)].into_iter().flatten() {
         let (address, number) = end_of(before);
         let acquire = [address as u32, (address >> 32) as u32, number, 0, 3];
@@ -102,7 +103,7 @@ pub fn submission(
     }
 }
 
-/// Writes to memory, as (time on the GPU's clock, address, number, whether it is stamped).
+/// Writes to memory: time on the GPU's clock, address, number, and whether it is stamped.
 pub type Writes = Vec<(u64, u64, u32, bool)>;
 
 /// Returns the stamps seen by a reader that reads every `period` ns, and sees a write 400 ns after it was made at the earliest.
@@ -120,7 +121,7 @@ pub fn read(mut writes: Writes, period: u64, gaps: bool) -> Vec<Stamp> {
         }
         let mut seen: Vec<(u64, u64, u32, bool)> = Vec::new();
         while let Some(write) = all.next_if(|w| w.0 + 400 <= time) {
-            // The later of two writes to one place is read.
+            // Of two writes to one place, the later one is read.
             seen.retain(|s| s.1 != write.1);
             seen.push(write);
         }
@@ -146,7 +147,7 @@ fn at(time_ns: u64, tid: u32) -> At {
     }
 }
 
-/// The records before the first submission: the GPU, the process and its two channels.
+/// Returns the records before the first submission: the GPU, the process and its two channels.
 fn beginning() -> Vec<Record> {
     let time_ns = OFFSET + 900_000;
     let channel = |id, engine, entries| {
@@ -174,7 +175,7 @@ fn beginning() -> Vec<Record> {
     ]
 }
 
-/// Kernels and copies as they are submitted and run, one after the other.
+/// Kernels and copies that are submitted and run one after the other.
 struct Works {
     how: How,
     writes: Writes,
@@ -196,7 +197,7 @@ impl Works {
         }
     }
 
-    /// Submission `n` of a channel whose ring has `entries` entries, as nvcap finds it.
+    /// Returns submission `n` of a channel whose ring has `entries` entries, as nvcap finds it.
     fn found(
         &self,
         channel: ChannelId,
@@ -215,7 +216,7 @@ impl Works {
         s
     }
 
-    /// Runs kernel `n`, of `length` ns. Returns the time of its stamp.
+    /// Runs kernel `n`, which takes `length` ns. Returns the time of its stamp.
     fn kernel(&mut self, n: u32, doorbell: u64, length: u64) -> u64 {
         let stamp = (doorbell + FETCH).max(self.ended.0 + NEXT);
         let start = stamp + 576;
@@ -261,8 +262,8 @@ impl Works {
     }
 }
 
-/// The records of a trace: kernels of 20 us on one channel, and behind every fourth a copy of 12 us on another that waits for the
-/// kernel's stamp. Every second kernel is in the ring before the one before it has ended.
+/// Makes the records of a trace: kernels of 20 us on one channel and, after every fourth, a copy of 12 us on another channel that waits for
+/// the kernel's stamp. Every second kernel is in the ring before the previous one has ended.
 pub fn records(kernels: u32, how: How) -> Vec<Record> {
     let mut works = Works::new(how);
     let mut doorbell = 1_000_000u64;
@@ -284,8 +285,8 @@ pub fn records(kernels: u32, how: How) -> Vec<Record> {
     all
 }
 
-/// Makes the records of a trace in which kernels of `lengths` (ns) are submitted at once, behind one of 20 us, and run one after the other.
-/// Semaphores are read every 50 us, and a record of the reads comes every 100 ms.
+/// Makes the records of a trace in which kernels of `lengths` (ns) are submitted at once, after one of 20 us, and run one after the other.
+/// Semaphores are read every 50 us, and the reads are recorded every 100 ms.
 pub fn far_ahead(lengths: &[u64], how: How) -> Vec<Record> {
     let mut works = Works::new(how);
     works.kernel(0, 1_000_000, 20_000);

@@ -1,14 +1,14 @@
-//! Times of the GPU's work on each submission, from the semaphores that it writes: time stamps and releases that another
-//! processor saw ([`crate::record::Stamps`]). No I/O, no clock, no panic.
+//! Times of the GPU's work on each submission, computed from the semaphores that the submission writes: timestamps and releases that
+//! another processor saw ([`crate::record::Stamps`]). No I/O, no clock, no panic.
 //!
-//! - [`mod@unit`]: what an entry's commands say of its times: its stamp, the releases of its kernels, what it waits for.
+//! - [`mod@unit`]: the commands of an entry that concern its times: its stamp, the releases of its kernels, its waits.
 //! - [`pair`]: the stamps that Vulkan and OpenGL write around a submission.
-//! - [`words`]: what was seen in semaphores.
-//! - `clock`: the GPU's clock against the host's.
-//! - `end`: ends of work, and its time until then.
-//! - `rules`: how far stamps lie from begin and end of work, by GPU.
+//! - [`words`]: the numbers that were seen in semaphores.
+//! - `clock`: conversion between the GPU's clock and the host's.
+//! - `end`: ends of work, and durations.
+//! - `rules`: distances of stamps from the beginning and the end of work, by GPU.
 //! - `timeline`: the entries of a channel, and their times.
-//! - `preempted`: the parts of them in which others had the GPU.
+//! - `preempted`: the parts of the entries' times in which others had the GPU.
 //!
 //! docs/gpu-time.md has the rules with their evidence.
 
@@ -48,13 +48,13 @@ use words::Words;
 /// Owner of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Whose {
-    /// GPU with this device file's minor number.
+    /// The GPU with this device file minor number.
     Gpu(u32),
-    /// Process that is taken to use only one GPU, the clock's.
+    /// A process that is assumed to use only one GPU, the clock's.
     Process(u32),
 }
 
-/// Reads of the semaphores, their time in ns, and the stamps seen.
+/// Number of reads of the semaphores, their time in ns, and the number of stamps seen.
 #[derive(Clone, Copy, Debug, Default)]
 struct Coverage {
     reads: u64,
@@ -66,11 +66,11 @@ struct Coverage {
 #[derive(Debug, Default)]
 struct OfProcess {
     channels: BTreeSet<ChannelId>,
-    /// Time at which it ended or began another program, ns: no stamp of what it submitted before comes any more.
+    /// Time at which the process ended or began another program, ns. No further stamps come for what it submitted before.
     ended_ns: Option<u64>,
-    /// Time of its newest submission, ns.
+    /// Time of the process's newest submission, ns.
     newest_ns: u64,
-    /// Time up to which semaphores had been read when its times were settled last, ns.
+    /// Time up to which semaphores had been read when the process's times were last settled, ns.
     settled_ns: u64,
 }
 
@@ -79,30 +79,31 @@ struct OfProcess {
 pub struct GpuTimes {
     classes: Classes,
     words: Words,
-    /// Each GPU has a clock of its own; so has a process whose channels' GPUs are not known.
+    /// Clocks: each GPU has its own, and so has each process whose channels' GPUs are not known.
     clocks: HashMap<Whose, Clock>,
     gpus: HashMap<ChannelId, u32>,
-    /// Owner of the clock that the stamps of a semaphore are of, by process and address.
+    /// Owner of the clock of a semaphore's stamps, by process and address.
     semaphores: HashMap<(u32, GpuVa), Whose>,
     channels: HashMap<ChannelId, (u32, Timeline)>,
-    /// The channels that launch kernels, by process.
+    /// Channels that launch kernels, by process.
     launching: HashMap<u32, Launching>,
-    /// Processes of which anything is known: of others nothing is to be forgotten.
+    /// Processes of which anything is known. Of other processes there is nothing to forget.
     processes: HashMap<u32, OfProcess>,
-    /// Time up to which semaphores were read, ns, and number of records of that.
+    /// Time up to which semaphores were read, ns, and the number of records of reads.
     read_ns: u64,
     reads: u64,
     coverage: Coverage,
-    /// Turns of all processes on the GPUs, where they are recorded.
+    /// Turns of all processes on the GPUs, if they are recorded.
     turns: Turns,
 }
 
-/// The compute class of each GPU by its device file's minor number; `None` where the chip has no name here.
+/// The compute class of each GPU, by device file minor number; `None` if the tables do not have the chip.
 #[derive(Debug, Default)]
 struct Classes(HashMap<u32, Option<u32>>);
 
 impl Classes {
-    /// Returns the compute class of a GPU; where it is not known which GPU it is, that of all GPUs if they are of one kind.
+    /// Returns the compute class of a GPU. If it is not known which GPU is meant, it is the class of all GPUs, provided that they are of
+    /// one kind.
     fn of(&self, gpu: Option<u32>) -> Option<u32> {
         if let Some(class) = gpu.and_then(|g| self.0.get(&g)) {
             return *class;
@@ -113,14 +114,14 @@ impl Classes {
     }
 }
 
-/// Launches are counted as made at once within a time of this length and those beside it, ns.
+/// Length of a time slot, ns: launches in the same or in adjacent slots count as simultaneous.
 const AT_ONCE_NS: u64 = 20_000_000;
-/// Time of reads after which times are settled again that wait for their turn, ns.
+/// Interval of reading after which times whose turn has not come are settled again, ns.
 const SETTLES_NS: u64 = 50_000_000;
-/// Number of such times that are kept.
+/// The most time slots that are kept.
 const MOST_TIMES: usize = 64;
 
-/// The channel of a process that launches kernels, by time; `None` where several do.
+/// Channel of a process that launches kernels, by time slot; `None` if several channels do.
 #[derive(Clone, Debug, Default)]
 struct Launching(BTreeMap<u64, Option<ChannelId>>);
 
@@ -145,8 +146,8 @@ impl Launching {
     }
 }
 
-/// Makes one entry of a submission stand for all that its pair of stamps encloses: the first that launches or copies, else the last. The others have
-/// no times of their own.
+/// Makes one entry of a submission stand for all entries that the pair of stamps encloses: the first that launches or copies, else the
+/// last. The other entries have no times of their own.
 fn stand_for(units: &mut [Unit], pair: Pair) {
     let Some(within) = units.get_mut(pair.first..=pair.last) else {
         return;
@@ -163,13 +164,14 @@ fn stand_for(units: &mut [Unit], pair: Pair) {
     }
 }
 
-/// The position of each entry of a submission. A recording may have any position: those that would be beyond the last one are that one.
+/// Returns the position of each entry of a submission. A recording may have any position; positions that would exceed the greatest number
+/// are that number.
 fn positions(s: &Submission) -> impl Iterator<Item = u64> {
     (0..s.segments.len() as u64).map(|n| s.position.saturating_add(n))
 }
 
 impl GpuTimes {
-    /// Takes a record as it comes, before it waits for its turn.
+    /// Takes in a record as it comes, before its turn in the order of the pipeline.
     pub fn note(&mut self, record: &Record) {
         match record {
             Record::Submission(s) => self.submission(s),
@@ -204,9 +206,10 @@ impl GpuTimes {
             own.channels.insert(s.channel);
             (s.at.pid, Timeline::default())
         });
-        // A doorbell that found these entries came after their own.
+        // The doorbell that found these entries came after their own doorbell.
         let after = s.how.is_after() || s.late;
-        // Trapped behind the store, the doorbell was rung up to `Rules::trap_ns` before; trapped before it, up to as much later.
+        // A trap after the store means that the doorbell was rung up to `Rules::trap_ns` before; a trap before the store, up to as much
+        // later.
         let rung = match s.how {
             How::Precommit => s.at.time_ns.saturating_add(rules::TRAP_NS),
             _ => s.at.time_ns,
@@ -248,8 +251,8 @@ impl GpuTimes {
         }
     }
 
-    /// Tells whether more may be seen of the times of a submission, which was noted: the GPU has not finished it. Nothing is awaited of a GPU of
-    /// which no stamp was seen yet.
+    /// Tells whether further times of a submission, which was noted, may still be seen, because the GPU has not finished it. Nothing is
+    /// awaited from a GPU of which no stamp was seen yet.
     #[must_use]
     pub fn awaits(&mut self, s: &Submission) -> bool {
         let ended = self.processes.get(&s.at.pid).and_then(|p| p.ended_ns);
@@ -272,7 +275,7 @@ impl GpuTimes {
         if timeline.awaits(s.position, entries, seen) {
             return true;
         }
-        // Who had the GPU meanwhile is told later.
+        // The holders of the GPU in that time become known only later.
         let gpu = self.gpus.get(&s.channel);
         let Some(known) = gpu.and_then(|gpu| self.turns.known_until(*gpu)) else {
             return false;
@@ -281,8 +284,8 @@ impl GpuTimes {
         ended.is_some_and(|ended| ended > known)
     }
 
-    /// Settles the times of a process's entries whose turn has not come yet, for others are awaited, and that had ended a while before the first of
-    /// these stamps, which are not noted yet: with them their semaphores may have other numbers.
+    /// Settles the times of a process's entries whose turn has not come, because others are awaited, and that had ended some time before
+    /// the first of these stamps. The stamps are not noted yet: once they are, the entries' semaphores may have other numbers.
     pub fn settle(&mut self, stamps: &Stamps) {
         let pid = stamps.at.pid;
         let first = stamps.stamps.iter().map(|s| s.seen_ns).min();
@@ -321,7 +324,7 @@ impl GpuTimes {
         }
     }
 
-    /// The times of a submission's entries, whose turn it is.
+    /// Returns the times of a submission's entries when its turn has come.
     pub fn take(&mut self, s: &Submission) -> Vec<GpuTime> {
         let unknown = vec![GpuTime::default(); s.segments.len()];
         let whose = self.whose(s.at.pid, s.channel);
@@ -335,7 +338,7 @@ impl GpuTimes {
                 ..GpuTime::default()
             };
             let all = positions(s).map(works).collect();
-            // Where no stamps come, nothing may wait for them.
+            // Without a clock no stamps come, so nothing may wait for them.
             timeline.forget(s.position.saturating_add(s.segments.len() as u64));
             return all;
         };
@@ -363,7 +366,7 @@ impl GpuTimes {
             .collect()
     }
 
-    /// A process has ended at a time: nothing is forgotten of another one that has its number since.
+    /// Forgets a process that ended at a time. A later process with the same number keeps its facts.
     pub fn forget(&mut self, pid: u32, time_ns: u64) {
         let is_over = |of: &OfProcess| of.newest_ns <= time_ns;
         if !self.processes.get(&pid).is_some_and(is_over) {
@@ -377,7 +380,8 @@ impl GpuTimes {
         self.launching.remove(&pid);
     }
 
-    /// Returns the reads of the processes' semaphores, their time in ns, the number of stamps seen, and the steps of clocks.
+    /// Returns the number of reads of the processes' semaphores, their time in ns, the number of stamps seen, and the number of steps of
+    /// the clocks.
     pub fn coverage(&self) -> (u64, u64, u64, u64) {
         let steps = self.clocks.values().map(Clock::steps).sum();
         let c = self.coverage;

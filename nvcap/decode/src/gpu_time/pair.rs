@@ -1,7 +1,7 @@
-//! The two stamps that the drivers of Vulkan and OpenGL write around each submission: one when its commands begin, one behind its work,
+//! The two stamps that the drivers of Vulkan and OpenGL write around each submission: one when its commands begin, and one after its work,
 //! 16 bytes further on.
 //!
-//! The driver takes a new place for each pair, so that a pair stands for long: until all of its memory was used.
+//! The driver takes a new place for each pair, so a pair stays readable for long: until all of the pairs' memory has been used.
 
 use super::words::Value;
 use crate::wire::GpuVa;
@@ -11,9 +11,9 @@ use crate::wire::method::{
 use crate::wire::release::{self, HostRelease};
 use crate::wire::stream::{Item, Stream};
 
-/// Distance of the second stamp behind the first, B.
+/// Distance from the first stamp to the second, bytes.
 const APART: u64 = 16;
-/// SET_REPORT_SEMAPHORE_D; the address and the number are in the three methods before it.
+/// SET_REPORT_SEMAPHORE_D. The three methods before it give the address and the number.
 const SET_REPORT_SEMAPHORE_D: u16 = SET_REPORT_SEMAPHORE_A + 12;
 /// SET_SEMAPHORE_PAYLOAD of the copy classes.
 const COPY_SET_SEMAPHORE_PAYLOAD: u16 = COPY_SET_SEMAPHORE_A + 8;
@@ -23,7 +23,7 @@ const COPY_SET_SEMAPHORE_PAYLOAD: u16 = COPY_SET_SEMAPHORE_A + 8;
 pub struct Pair {
     /// Written by the channel before the submission's work.
     pub begin: Value,
-    /// Written by the engine behind it.
+    /// Written by the engine after the submission's work.
     pub end: Value,
     /// Index in the submission of the entry with the command that writes `begin`.
     pub first: usize,
@@ -32,8 +32,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Finds the pair in a submission's entries; `None` where there is none. A submission that ends with a stamp of its own is CUDA's,
-    /// and has none.
+    /// Finds the pair in a submission's entries; `None` if there is none. A submission that ends with a stamp of its own is CUDA's, and has
+    /// no pair.
     pub fn of<'a>(entries: impl DoubleEndedIterator<Item = &'a [u8]> + Clone) -> Option<Self> {
         let last = entries.clone().next_back()?;
         if release::at_end(last).is_some_and(|r| r.stamped) {
@@ -49,7 +49,7 @@ impl Pair {
 /// State of the search for the pair of a submission.
 #[derive(Clone, Copy, Debug, Default)]
 struct Finder {
-    /// The first stamp, and its entry.
+    /// First stamp, and its entry.
     begin: Option<(Value, usize)>,
     host: [u32; 4],
     report: [u32; 3],
@@ -63,7 +63,7 @@ impl Finder {
             let run = match item {
                 Item::Run(run) => run,
                 Item::Stop(..) => break,
-                // The mask of subdevices, with which these drivers begin.
+                // The subdevice mask, with which these drivers begin.
                 _ => continue,
             };
             if run.masked {
@@ -90,7 +90,7 @@ impl Finder {
             }
             SEM_EXECUTE => {
                 let of = HostRelease::of(data).filter(|r| r.stamped && !r.waits);
-                // The driver's comes first; those behind it are the program's own, such as timestamp queries.
+                // The driver's stamp comes first; later ones are the program's own, such as timestamp queries.
                 if of.is_some() && self.begin.is_none() {
                     let [low, high, payload, _] = self.host;
                     self.begin = Some((Value::of(high, low, payload), index));
@@ -111,7 +111,7 @@ impl Finder {
         None
     }
 
-    /// A stamp of the engine: the pair's second one, if it lies behind the first.
+    /// Handles a stamp of the engine, which is the pair's second one if its place follows the first one's.
     fn end(&self, index: usize, [high, low, payload]: [u32; 3]) -> Option<Pair> {
         let end = Value::of(high, low, payload);
         let (begin, first) = self.begin?;
@@ -125,7 +125,7 @@ impl Finder {
 }
 
 impl Value {
-    /// A number at an address of two words.
+    /// Makes a value of a number and an address in two words.
     fn of(high: u32, low: u32, payload: u32) -> Self {
         Self {
             address: GpuVa(u64::from(high & 0x1ff_ffff) << 32 | u64::from(low & !3)),
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Tests submissions as Vulkan of driver 580 makes them (an H200): the stamps lie in different entries, between other releases.
+    /// Test of submissions as Vulkan of driver 580 makes them (an H200): the stamps are in different entries, between other releases.
     #[test]
     fn a_pair_may_enclose_several_entries() {
         let (mut first, mut last) = (Pushbuffer::new(), Pushbuffer::new());

@@ -1,11 +1,11 @@
-//! The part of an entry's time in which others had the GPU.
+//! Part of an entry's time in which others had the GPU.
 
 use crate::decode::event::{GpuTime, Preempted, StartBy};
 use crate::switches::Turns;
 
-/// The part of the time of an entry of a process on a GPU that was no turn of its process.
+/// Returns the part of an entry's time on a GPU in which its process did not have its turn.
 pub(super) fn of(time: &GpuTime, gpu: Option<u32>, pid: u32, turns: &Turns) -> Preempted {
-    // What begins with its own stamp is the graphics and compute engine's work: others wait for no turn.
+    // Only work that begins with its own stamp is the graphics and compute engine's. Other engines' work waits for no turn.
     let is_of_engine = time.start_by == Some(StartBy::OwnStamp);
     if turns.is_empty() || time.works == 0 || !is_of_engine {
         return Preempted::NotRecorded;
@@ -34,7 +34,7 @@ mod tests {
         Record::Switches(Box::new(switches::window(GPU, times, told)))
     }
 
-    /// The times of all kernels, with these windows beside them.
+    /// Returns the times of all kernels, with these windows of context switches beside them.
     fn times(windows: &[Record]) -> Vec<GpuTime> {
         let all = records(KERNELS_IN_ALL, How::Trapped);
         let mut times = GpuTimes::default();
@@ -46,7 +46,7 @@ mod tests {
         submissions.flat_map(|s| times.take(s)).collect()
     }
 
-    /// The begin and the end of a kernel.
+    /// Returns the beginning and the end of a kernel.
     fn interval(time: &GpuTime) -> (u64, u64) {
         (time.start.unwrap().gpu_ns, time.end_gpu_ns().unwrap())
     }
@@ -129,8 +129,8 @@ mod tests {
         assert!(!times.awaits(first));
     }
 
-    /// Tells whether the first kernel is awaited once a window has told of the GPU's time up to `gpu_ns`, and of the host's up to `host_ns`; and
-    /// what is known of its turns. `seen`: the stamps that were read.
+    /// Tells whether the first kernel is still awaited once a window covers the GPU's time up to `gpu_ns` and the host's up to `host_ns`,
+    /// and returns what is known of its turns. `seen` selects the stamps that were read.
     fn awaited(gpu_ns: u64, host_ns: u64, seen: impl Fn(&Stamp) -> bool) -> (bool, Preempted) {
         let mut all = records(KERNELS_IN_ALL, How::Trapped);
         for record in &mut all {
@@ -158,10 +158,10 @@ mod tests {
         let (_, end) = interval(&times(&[])[0]);
         let (before, behind) = (end - 2_000, end + 20_000);
         let (early, late) = (1, u64::MAX / 4);
-        // A host whose reading came long after the GPU's, or before it: the processor was busy.
+        // The host's time was read long after the GPU's, or before it, because the processor was busy.
         assert_eq!(awaited(before, late, |_| true), (true, Preempted::Unknown));
         assert_eq!(awaited(behind, early, |_| true), (false, Preempted::Ns(0)));
-        // An end that nothing but the next kernel's begin tells.
+        // Only the next kernel's beginning shows this end.
         let next = |s: &Stamp| s.gpu_ns.is_some();
         assert!(awaited(before, late, next).0);
         assert!(!awaited(behind + 100_000, early, next).0);

@@ -1,41 +1,42 @@
-//! Distances of stamps from the begin and the end of work. Measured on an H200, driver 580.159.04, against kernels that write
-//! %globaltimer at their begin and end (docs/gpu-time.md has the commands); for other GPUs the same numbers with wider errors.
+//! Distances of stamps from the beginning and the end of work. They were measured on an H200, driver 580.159.04, against kernels that write
+//! %globaltimer at their beginning and end (docs/gpu-time.md has the commands). Other GPUs get the same numbers with wider errors.
 
-/// Longest time of a trap, between its time and the doorbell's, ns.
+/// Longest time between a trap's time and its doorbell's, ns.
 pub(super) const TRAP_NS: u64 = 10_000;
 
 /// Delays between a GPU's stamps and its work, with their errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// From a stamp at the front end to the first instruction of the kernel, ns: where no other channel of the process launches.
+    /// Time from a stamp at the front end to the first instruction of the kernel, ns, if no other channel of the process launches.
     pub start_ns: u64,
     pub start_error_ns: u64,
-    /// The same where others do.
+    /// Time from the stamp to the first instruction if other channels launch, too, ns.
     pub shared_start_ns: u64,
     pub shared_start_error_ns: u64,
-    /// The same where the channel was idle for long.
+    /// Time from the stamp to the first instruction if the channel was idle for long, ns.
     pub idle_start_ns: u64,
     pub idle_start_error_ns: u64,
-    /// The same of a graph's first kernel: of a replay that found the GPU idle, and of one that was queued.
+    /// Time from the stamp to the first instruction of a graph's first kernel, ns: for a replay that found the GPU idle, and for one that
+    /// was queued.
     pub replay_start_ns: u64,
     pub queued_replay_start_ns: u64,
     pub replay_start_error_ns: u64,
-    /// Time from the end of a kernel to the stamp of the next entry, which was waiting, ns.
+    /// Time from the end of a kernel to the stamp of the next entry, if that was waiting, ns.
     pub end_ns: u64,
     pub end_error_ns: u64,
-    /// Most by which a stamp behind a kernel is later because the kernel's writes still arrive, ns.
+    /// The most by which a stamp behind a kernel is delayed because the kernel's writes are still arriving, ns.
     pub drain_most_ns: u64,
-    /// Most by which a kernel begins later because the writes of the kernel before it still arrive, ns.
+    /// The most by which a kernel's beginning is delayed because the writes of the previous kernel are still arriving, ns.
     pub behind_most_ns: u64,
-    /// The same where other channels of the process launch, too.
+    /// Time from the end of a kernel to the next stamp if other channels of the process launch, too, ns.
     pub shared_end_ns: u64,
-    /// The same where the next entry replays a graph.
+    /// Time from the end of a kernel to the next stamp if the next entry replays a graph, ns.
     pub replay_end_ns: u64,
-    /// Longest time from a doorbell to its trap, ns: the processor traps behind the store.
+    /// Longest time from a doorbell to its trap, ns: the processor traps after the store.
     pub trap_ns: u64,
     /// Longest time from the time of a look to the read of the ring, ns (live/src/observe/channel.rs).
     pub look_ns: u64,
-    /// Time from the trap at a doorbell to the begin of the work on an idle GPU, ns.
+    /// Time from the trap at a doorbell to the beginning of the work on an idle GPU, ns.
     pub fetch_ns: u64,
     pub fetch_error_ns: u64,
     /// Longest time from one piece of work to the next of the same engine, ns.
@@ -68,16 +69,17 @@ const HOPPER: Rules = Rules {
     lag_most_ns: 20_000,
 };
 
-/// Writes that arrive behind a kernel's last instruction take at most this part of its time (H200: 32 MiB written by kernels of 12 us).
+/// Divisor of a kernel's time: writes that arrive after its last instruction take at most this part of it (H200: 32 MiB written by kernels
+/// of 12 us).
 const DRAIN_PART: u64 = 8;
 
 impl Rules {
-    /// Returns the most of a kernel's time, to the next entry's stamp, that its last writes may be, ns.
+    /// Returns the most of the time from a kernel to the next entry's stamp that the kernel's last writes may take, ns.
     pub(crate) fn drain(self, kernel_ns: u64) -> u64 {
         (kernel_ns / DRAIN_PART).min(self.drain_most_ns)
     }
 
-    /// Returns the most by which they may hold up the kernel behind it, ns.
+    /// Returns the most by which a kernel's last writes may delay the next kernel, ns.
     pub(crate) fn behind(self, kernel_ns: u64) -> u64 {
         (kernel_ns / DRAIN_PART).min(self.behind_most_ns)
     }
@@ -100,8 +102,8 @@ impl Rules {
     }
 }
 
-/// Between which times something was seen: the begin of the last read that did not see it, and the end of the first that did, by the
-/// GPU's clock; and the most by which both may be wrong, ns.
+/// The interval in which something was first seen, on the GPU's clock: from the beginning of the last read that did not see it to the end
+/// of the first read that did. Also the most by which both times may be wrong, ns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Between {
     pub from: u64,
@@ -109,15 +111,15 @@ pub(crate) struct Between {
     pub clock_error: u64,
 }
 
-/// The time from a kernel's end until its release was seen, counted to the middle of the two reads. Learnt from entries whose end is
-/// known otherwise, too; else from stamps, which are read with it: a stamp tells when it was written.
+/// The time from a kernel's end until its release was seen, counted to the middle of the two reads. It is learnt from entries whose end is
+/// also known otherwise. Failing these, it is learnt from stamps, which are read along with releases and tell when they were written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lag {
     ends: Newest,
     stamps: Newest,
 }
 
-/// The newest of what was learnt, ns.
+/// The newest values that were learnt, ns.
 #[derive(Clone, Debug)]
 struct Newest {
     seen: [i64; LEARNT],
@@ -126,20 +128,20 @@ struct Newest {
 
 /// Number of values that are kept.
 const LEARNT: usize = 63;
-/// The lag where nothing is learnt, and its error, ns (H200: the medians of 27 streams of kernels lie from -100 to 440).
+/// Lag that is assumed if none was learnt, and its error, ns (H200: the medians of 27 streams of kernels lie between -100 and 440).
 const LAG_NS: i64 = 150;
 const LAG_ERROR_NS: u64 = 1_500;
-/// By how much a release's lag is more than a stamp's, and its error, ns (H200: the medians of 24 streams of kernels differ by 280 to 550,
-/// half of them by 320 to 410).
+/// Difference of a release's lag and a stamp's, and its error, ns (H200: the medians of 24 streams of kernels differ by 280 to 550, half of
+/// them by 320 to 410).
 const BEYOND_STAMP_NS: i64 = 390;
 const BEYOND_STAMP_ERROR_NS: u64 = 300;
-/// Most by which an end may be behind that beyond its error, ns.
+/// The most by which an end may be later than the release suggests, beyond its error, ns.
 const AGREED_NS: u64 = 500;
-/// Longest time between two reads that may teach it, ns.
+/// Longest time between two reads from which the lag is learnt, ns.
 const CLOSE_NS: u64 = 5_000;
-/// Greatest error of the clocks that may teach it, ns: a lag has that error in it, and is wrong when the clocks are known better.
+/// Greatest error of the clocks with which the lag is learnt, ns. A lag contains that error, and is wrong once the clocks are known better.
 const CLOCK_NS: u64 = 3_000;
-/// Number of values that are needed.
+/// The least number of values from which a lag is concluded.
 const ENOUGH: usize = 15;
 
 impl Default for Newest {
@@ -152,10 +154,10 @@ impl Default for Newest {
 }
 
 impl Newest {
-    /// Takes something that happened at a known time, and between which times it was seen.
+    /// Takes in something that happened at a known time, and the interval in which it was seen.
     fn learn(&mut self, happened: u64, between: Between) {
         if between.until.saturating_sub(between.from) > CLOSE_NS || between.clock_error > CLOCK_NS {
-            // The reader came late, or the clocks are not known yet: that says nothing of the GPU.
+            // The reader came late, or the clocks are not known yet; this tells nothing about the GPU.
             return;
         }
         let lag = between.middle().wrapping_sub(happened).cast_signed();
@@ -165,7 +167,7 @@ impl Newest {
         }
     }
 
-    /// The median of what was learnt, and the most that nine of ten lie away from it.
+    /// Returns the median of the values, and the greatest distance from it of nine in ten.
     fn learnt(&self) -> Option<(i64, u64)> {
         let have = self.count.min(LEARNT);
         let mut all = self.seen;
@@ -179,17 +181,17 @@ impl Newest {
 }
 
 impl Lag {
-    /// Takes an end that is known, on the GPU's clock, and between which times its release was seen.
+    /// Takes in a known end, on the GPU's clock, and the interval in which its release was seen.
     pub(crate) fn learn(&mut self, end: u64, between: Between) {
         self.ends.learn(end, between);
     }
 
-    /// The same of a stamp.
+    /// Takes in a stamp, and the interval in which it was seen.
     pub(crate) fn stamped(&mut self, stamp: u64, between: Between) {
         self.stamps.learn(stamp, between);
     }
 
-    /// The end that a release tells which was seen between these times, and the most by which it may be wrong beside the clocks, ns.
+    /// Returns the end that follows from a release seen in this interval, and the most by which it may be wrong apart from the clocks, ns.
     pub(crate) fn end(&self, between: Between) -> (u64, u64) {
         let Between { from, until, .. } = between;
         let half = until.saturating_sub(from) / 2;
@@ -204,8 +206,8 @@ impl Lag {
         (end.min(until), error.saturating_add(half))
     }
 
-    /// Tells whether an end is no later than the release suggests, by the lags that were learnt. A later end means that the next
-    /// entry was not there yet at the end, and that its stamp came later.
+    /// Tells whether an end is no later than the release suggests, by the lags that were learnt. A later end means that the next entry was
+    /// not in the ring yet at the end, and that its stamp came later.
     pub(crate) fn agrees(&self, end: u64, between: Between) -> bool {
         let (by_release, error) = self.end(between);
         let learnt = self.ends.count >= ENOUGH || self.stamps.count >= ENOUGH;
@@ -240,9 +242,9 @@ mod tests {
             let late = 3_000 + n % 10 * 20;
             lag.learn(end, between(end + late - 500, end + late + 500));
         }
-        // The reader came late: nothing to learn from.
+        // The reader came late: nothing is learnt.
         (0..200).for_each(|n| lag.learn(n, between(n, n + 250_000)));
-        // Nor where the clocks are not known yet.
+        // Nothing is learnt either while the clocks are not known.
         (0..200).for_each(|n| {
             let clock_error = 60_000;
             lag.learn(

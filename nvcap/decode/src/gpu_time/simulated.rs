@@ -1,6 +1,6 @@
-//! Simulated streams on one GPU, each a channel with semaphores of its own: two at once, replays of graphs behind each other, a program
-//! that launches too slowly, steps of a clock. What is told of them is held against the times at which they ran, with the limits that a
-//! real GPU is held to (docs/verification.md).
+//! Tests on simulated streams on one GPU, each a channel with semaphores of its own: two at the same time, replays of graphs in a row, a
+//! program that launches too slowly, steps of a clock. The computed times are compared with the true ones, within the limits that a real
+//! GPU must meet (docs/verification.md).
 
 use std::slice;
 
@@ -25,13 +25,13 @@ impl Random {
         (self.0 >> 33) % n
     }
 
-    /// About `middle`, up to `spread` away from it.
+    /// Returns a number that is at most `spread` away from `middle`.
     fn about(&mut self, middle: u64, spread: u64) -> u64 {
         middle - spread + self.below(2 * spread + 1)
     }
 }
 
-/// A submission: how long after the doorbell before it was rung, and for how long it runs, ns.
+/// A submission: the time from the previous doorbell to its own, and its running time, ns.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     pause: u64,
@@ -39,11 +39,11 @@ struct Work {
     replay: bool,
 }
 
-/// Times of a piece of work, on the GPU's clock, and the times that are told of it.
+/// True times of a piece of work, on the GPU's clock, and its computed times.
 #[derive(Clone, Copy, Debug)]
 struct Ran {
     stamp: u64,
-    /// Its first instruction.
+    /// Time of the first instruction.
     start: u64,
     end: u64,
     told: GpuTime,
@@ -53,13 +53,13 @@ fn stamp_of(stream: u64) -> u64 {
     0x2_0460_fff0 - stream * 16
 }
 
-/// The word that a submission releases at its end, and the number.
+/// Returns the word that a submission releases at its end, and the number.
 fn word_of(stream: u64, n: u32) -> (u64, u32) {
     let word = 0x2_0463_7000 + stream * 256 + u64::from(n % 16) * 16;
     (word, n * 2 + 1)
 }
 
-/// Makes a submission as libcuda does: waits for the word's last user and the submission before, the work, the stamp.
+/// Makes a submission as libcuda does: a wait for the word's last user and for the previous submission, then the work, then the stamp.
 fn pushbuffer(stream: u64, n: u32, replay: bool) -> Pushbuffer {
     let mut p = Pushbuffer::new();
     for before in [n.checked_sub(16), n.checked_sub(1)].into_iter().flatten() {
@@ -71,7 +71,7 @@ fn pushbuffer(stream: u64, n: u32, replay: bool) -> Pushbuffer {
     let (word, number) = word_of(stream, n);
     let (word, qmd) = (GpuVa(word), GpuVa(0x2_04c0_0000));
     if replay {
-        // The QMDs lie in memory: the first one, the number before the last one's, the first node.
+        // The QMDs are in memory: the first one, the number before the last one's, the first node.
         p.named(1, CLASS, "SEND_PCAS_A", &[(qmd.0 >> 8) as u32])
             .expect("a method");
         p.inline(1, CLASS, word, &(number - 1).to_le_bytes())
@@ -101,7 +101,7 @@ fn pushbuffer(stream: u64, n: u32, replay: bool) -> Pushbuffer {
     p
 }
 
-/// Runs streams beside each other, each from a thread of its own. `change`: the stamps, before they are told.
+/// Runs streams side by side, each from a thread of its own. `change` alters the stamps before they are recorded.
 fn run(streams: &[Vec<Work>], change: impl Fn(&mut Stamp)) -> (Vec<Vec<Ran>>, GpuTimes) {
     let rules = Rules::of(Some(CLASS));
     let mut random = Random(11);
@@ -125,7 +125,7 @@ fn run(streams: &[Vec<Work>], change: impl Fn(&mut Stamp)) -> (Vec<Vec<Ran>>, Gp
                 (false, true) => random.about(rules.shared_end_ns, 100),
             };
             let stamp = (doorbell + FETCH).max(free + behind);
-            // Beside another stream one of twenty starts later (H200).
+            // Beside another stream, one submission in twenty starts later (H200).
             let late = match streams.len() > 1 && random.below(20) == 0 {
                 true => 400,
                 false => 0,
@@ -139,7 +139,7 @@ fn run(streams: &[Vec<Work>], change: impl Fn(&mut Stamp)) -> (Vec<Vec<Ran>>, Gp
             free = end;
             writes.push((stamp, stamp_of(stream), n + 1, true));
             let (word, number) = word_of(stream, n);
-            // A kernel resets its word when it has begun, a replay's submission before.
+            // A kernel resets its word when it has begun; for a replay, the submission does so before.
             let reset = if work.replay {
                 stamp
             } else {
@@ -183,13 +183,13 @@ fn run(streams: &[Vec<Work>], change: impl Fn(&mut Stamp)) -> (Vec<Vec<Ran>>, Gp
     (ran, times)
 }
 
-/// The value that this share of all (0 to 1) does not exceed.
+/// Returns the value that this share of all (0 to 1) does not exceed.
 fn quantile(of: &mut [u64], share: f64) -> u64 {
     of.sort_unstable();
     of[((of.len() - 1) as f64 * share) as usize]
 }
 
-/// Returns the share of known durations; the errors of starts and of durations, ns; and the share of claims that are wrong by more than
+/// Returns the share of known durations, the errors of starts and of durations in ns, and the share of claims whose error is greater than
 /// stated.
 fn errors(all: &[Ran]) -> (f64, Vec<u64>, Vec<u64>, f64) {
     let (mut starts, mut durations, mut claims, mut wrong) = (Vec::new(), Vec::new(), 0, 0);
@@ -237,7 +237,7 @@ fn two_streams_at_once() {
         for stream in ran {
             let (known, mut starts, mut durations, wrong) = errors(&stream);
             assert!(known > 0.98 && wrong < 0.01, "{length}: {known} {wrong}");
-            // What a late start costs is stated, and no more than that (docs/gpu-time.md, limits).
+            // The cost of a late start is within the stated error, and no more than that (docs/gpu-time.md, limits).
             assert!(quantile(&mut starts, 0.9) <= 200, "{length}");
             assert!(quantile(&mut starts, 1.0) <= 500, "{length}");
             assert!(quantile(&mut durations, 0.5) <= 300, "{length}");
@@ -261,7 +261,7 @@ fn replays_behind_each_other() {
     assert!(quantile(&mut durations, 0.99) <= 2_000);
 }
 
-/// Nothing is queued behind a kernel: its word alone tells its end.
+/// Test of kernels with nothing queued behind them: only their words tell their ends.
 #[test]
 fn a_launch_bound_loop() {
     let mut random = Random(3);
@@ -278,15 +278,15 @@ fn a_launch_bound_loop() {
     assert!(quantile(&mut starts, 0.99) <= 200);
     assert!(quantile(&mut durations, 0.5) <= 1_500);
     assert!(quantile(&mut durations, 0.9) <= 4_000);
-    // What is wrong of single ones is not wrong of their sum.
+    // Errors of single durations cancel in their sum.
     let sum = |of: &dyn Fn(&Ran) -> Option<u64>| ran[0].iter().filter_map(of).sum::<u64>() as f64;
     let told = sum(&|r| r.told.duration.map(|d| d.ns));
     let truth = sum(&|r| r.told.duration.map(|_| r.end - r.stamp));
     assert!((told / truth - 1.0).abs() < 0.1, "{told} {truth}");
 }
 
-/// The GPU's clock steps forwards or backwards, or runs slower or faster from some time on, as NTP makes the host's: times of the host
-/// stay right, durations too, and a step is counted.
+/// Test of a GPU clock that steps forward or back, or that runs slower or faster from some time on, as NTP makes the host's run. Times of
+/// the host and durations stay right, and a step is counted.
 #[test]
 fn clocks_that_step_or_slew() {
     let work = Work {
@@ -298,7 +298,7 @@ fn clocks_that_step_or_slew() {
     let (plain, _) = run(slice::from_ref(&works), |_| ());
     let middle = plain[0][2_500].stamp - 424;
     let step = |by: i64| move |at: u64| if at < middle { 0 } else { by };
-    // By 400 parts per million for a tenth of a second, which is what NTP does at most.
+    // The clock slews by 400 parts per million for a tenth of a second, which is the most that NTP does.
     let slew = move |at: u64| (at.saturating_sub(middle).min(100_000_000) / 2_500).cast_signed();
     type Moved = Box<dyn Fn(u64) -> i64>;
     let changes: [(Moved, u64); 5] = [
@@ -319,7 +319,7 @@ fn clocks_that_step_or_slew() {
         assert_eq!(times.coverage().3, steps, "{n}");
         let (mut known, mut wrong) = (0, 0);
         for (i, r) in ran[0].iter().enumerate() {
-            // The kernel whose end is told by the first stamp behind the step.
+            // The end of this kernel follows from the first stamp after the step.
             if i.abs_diff(2_500) <= 2 {
                 continue;
             }
@@ -332,7 +332,7 @@ fn clocks_that_step_or_slew() {
             wrong += u32::from(host > start.host_error_ns) + u32::from(length > duration.error_ns);
             assert!(start.host_error_ns < 60_000, "{n}, {i}: {start:?}");
         }
-        // Of a time that the clock had twice nothing is told, nor of entries not long before a step back by 40 s.
+        // No times are computed for a time that the clock had twice, nor for entries not long before a step back by 40 s.
         let least = if n == 3 { 2_400 } else { 4_700 };
         assert!(
             known > least && wrong == 0,

@@ -1,5 +1,5 @@
-//! A simulated GPU: kernels on one compute channel, copies on another, their semaphores read as nvcap reads them, against the
-//! times at which they really ran.
+//! Tests on a simulated GPU: kernels on one compute channel, copies on another, and their semaphores as nvcap reads them. The computed
+//! times are compared with the times at which the work really ran.
 
 use super::GpuTimes;
 use super::made_up::*;
@@ -8,18 +8,18 @@ use crate::decode::event::{DurationBy, GpuTime};
 use crate::record::{At, Channel, Gpu, How, Origin, Record, Stamp, Stamps, Submission};
 use crate::wire::GpuVa;
 
-/// True times of a submission, by the GPU's clock.
+/// True times of a submission, on the GPU's clock.
 #[derive(Clone, Copy, Debug)]
 struct Truth {
     stamp: u64,
-    /// Its first instruction.
+    /// Time of the first instruction.
     start: u64,
     end: u64,
-    /// True if the next one was in the ring when it ended.
+    /// True if the next submission was in the ring when this one ended.
     followed: bool,
 }
 
-/// Runs kernels: each (pause after the doorbell before, duration), ns.
+/// Runs kernels, each given by the pause after the previous doorbell and its duration, ns.
 fn run(kernels: &[(u64, u64)], how: How, gaps: bool) -> Vec<(Truth, GpuTime)> {
     let mut times = GpuTimes::default();
     times.note(&Record::Gpu(Gpu {
@@ -109,7 +109,7 @@ fn share(all: &[(Truth, GpuTime)], of: impl Fn(&GpuTime) -> bool) -> f64 {
     all.iter().filter(|(_, t)| of(t)).count() as f64 / all.len() as f64
 }
 
-/// Entries that one look finds were all not there at the look before it.
+/// Test of several entries that one look finds: none of them was there at the look before.
 #[test]
 fn each_entry_of_a_look_has_a_time_in_the_queue() {
     let kernels = [(0, 20_000); 1].into_iter();
@@ -145,7 +145,7 @@ fn kernels_in_a_row_are_timed_by_the_next_stamp() {
             assert!(share(&all, |t| t.start.is_some()) > 0.99, "{how:?}");
             assert!(share(&all, |t| t.duration.is_some()) > 0.99, "{how:?}");
             let by_next = |t: &GpuTime| t.duration.is_some_and(|d| d.by == DurationBy::NextStamp);
-            // Observed, short kernels are often over when the next one is found.
+            // In observed traces, short kernels are often over when the next one is found.
             let least = if length < 5_000 { 0.3 } else { 0.97 };
             assert!(share(&all, by_next) > least, "{length} {how:?}");
         }
@@ -191,7 +191,7 @@ fn a_copy_lasts_from_its_doorbell_or_the_copy_before_to_its_own_stamp() {
         ..Channel::bare(At::default(), COPIES, Origin::Given)
     };
     times.note(&Record::Channel(Box::new(channel)));
-    // The first on an idle engine, the second behind it.
+    // The first copy finds an idle engine; the second is behind it.
     let doorbells = [1_000_000u64, 1_010_000];
     let ends = [1_050_000u64, 1_090_000];
     let writes: Writes = (0u32..)
@@ -223,7 +223,7 @@ fn a_copy_lasts_from_its_doorbell_or_the_copy_before_to_its_own_stamp() {
     assert_eq!(found[1].ready_gpu_ns, Some(ends[0]));
 }
 
-/// Claims, and how many of them are wrong.
+/// Number of claims, and of wrong ones.
 #[derive(Debug, Default)]
 struct Claims {
     made: u64,
@@ -237,8 +237,8 @@ impl Claims {
     }
 }
 
-/// Kernels and pauses of any length. A release that is seen is never contradicted; of ends by the next stamp a few of a million are, where
-/// the doorbell behind them was rung just before the end (docs/gpu-time.md).
+/// Test of kernels and pauses of any length. A release that is seen is never contradicted. Of the ends by the next stamp, a few in a
+/// million are: those whose following doorbell was rung just before the end (docs/gpu-time.md).
 #[test]
 fn errors_are_within_their_bounds() {
     let mut state = 7u64;
@@ -282,7 +282,7 @@ fn errors_are_within_their_bounds() {
     );
 }
 
-/// Submissions with stamps around them, as Vulkan has them, in places that are used again.
+/// Test of submissions with stamps around them, as Vulkan's have, in places that are reused.
 #[test]
 fn a_submission_with_stamps_around_it_has_its_times() {
     const PLACE: u64 = 0x427_8000;
@@ -311,7 +311,7 @@ fn a_submission_with_stamps_around_it_has_its_times() {
             .extend([&work, &last].map(|p| p.segment(GpuVa(0x80_0000))));
         s
     };
-    // The last one's stamps do not come; its place has those of the one before the one before it.
+    // The stamps of the last submission do not come; its place still has those of the submission two before it.
     for n in 0..6u64 {
         times.note(&Record::Submission(made(n)));
         let place = PLACE + n % 2 * 32;
@@ -356,7 +356,7 @@ fn a_submission_with_stamps_around_it_has_its_times() {
     }
 }
 
-/// Positions, times and stamps of a recording may be anything: no sum of them overflows.
+/// Test that no sum overflows, whatever positions, times and stamps a recording has.
 #[test]
 fn the_last_positions_and_times_do_not_overflow() {
     let ends = [0, 1, 1 << 63, u64::MAX - 1_000, u64::MAX];
@@ -377,7 +377,7 @@ fn the_last_positions_and_times_do_not_overflow() {
             .collect();
         let record = |s: &Submission| Record::Submission(s.clone());
         submissions.iter().for_each(|s| times.note(&record(s)));
-        // Without any stamp.
+        // This process has no stamps.
         for s in &submissions {
             assert_eq!(times.take(s).len(), 2);
         }

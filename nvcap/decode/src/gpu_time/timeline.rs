@@ -1,4 +1,4 @@
-//! The entries of one channel in the order of its ring, and the times that follow from what was seen.
+//! Entries of one channel in the order of its ring, and the times that follow from what was seen.
 
 use std::collections::VecDeque;
 
@@ -21,33 +21,34 @@ pub(crate) use awaited::Seen;
 use noted::Noted;
 use own::Own;
 
-/// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
+/// The most entries of a channel that wait for their turn. Beyond that, the oldest get no times.
 const MOST: usize = 1 << 18;
-/// An entry that was in the ring for this long before its stamp waited for the one before it, ns: one that found the GPU idle is stamped some
-/// microseconds after its doorbell, and some tens of them after a pause.
+/// Time in the ring before its stamp after which an entry certainly waited for the previous one, ns. An entry that finds the GPU idle is
+/// stamped some microseconds after its doorbell, or some tens of microseconds after a pause.
 const THERE_NS: i64 = 30_000;
-/// The same where what was seen of the end agrees: it was rung before the end, or so soon after it that nothing is wrong.
+/// The same limit if the release that was seen agrees with the end, ns: the entry was rung before that end, or so soon after it that the
+/// error is negligible.
 const THERE_AGREED_NS: i64 = 10_000;
 /// Time without work after which a channel starts its next kernel somewhat later, ns.
 const IDLE_NS: u64 = 1_000_000;
-/// Distance at most of a word's release from when it was seen, beyond the time between two reads, ns.
+/// Greatest time between a word's release and its being seen, in addition to the time between two reads, ns.
 const WORD_ERROR_NS: u64 = 1_500;
 /// Error of the difference of two stamps: the GPU's clock counts in steps of 32 ns.
 const STAMPS_ERROR_NS: u64 = 64;
 
-/// A time of the host that may be wrong by more is none, ns.
+/// Greatest error of a time of the host that is still used, ns.
 const MOST_ERROR_NS: u64 = 10_000_000;
-/// A stamp so soon behind a kernel's end is that of an entry that waited for it, ns.
+/// Greatest distance from a kernel's end to the next stamp at which the next entry is taken to have waited for it, ns.
 const CLOSE_BEHIND_NS: u64 = 3_000;
 
 /// Facts kept of the entry that was timed last.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     position: u64,
-    /// Its stamp.
+    /// Time of the entry's stamp.
     stamp: Option<u64>,
     place: Option<Place>,
-    /// Its end, GPU clock.
+    /// Time of the entry's end, on the GPU's clock.
     end: Option<u64>,
 }
 
@@ -60,15 +61,15 @@ pub(crate) struct TimeSources<'a> {
     pub rules: &'a Rules,
     /// True if other channels of the process launch kernels, too.
     pub shared: bool,
-    /// Time up to which semaphores were read, ns.
+    /// Time of the host up to which semaphores were read, ns.
     pub read_ns: u64,
 }
 
 impl TimeSources<'_> {
-    /// Returns the time from an entry's stamp to the first instruction of its kernel, and the error of that, ns.
+    /// Returns the time from an entry's stamp to the first instruction of its kernel, and the error of this time, ns.
     fn launch(self, of: &Noted, Told { stamp, before, .. }: Told) -> (u64, u64) {
         let rules = self.rules;
-        // The kernel before this one has just ended.
+        // The previous kernel has just ended.
         let behind = before.and_then(|l| {
             let (end, begin) = (l.end?, l.stamp?);
             let is_close = stamp.saturating_sub(end) <= CLOSE_BEHIND_NS;
@@ -93,14 +94,15 @@ impl TimeSources<'_> {
         }
     }
 
-    /// The stamp that an entry ended with: seen after the entry was there, for another program may have had the same number.
+    /// Returns the stamp with which an entry ended. It counts only if it was seen after the entry was in the ring, because another program
+    /// may have written the same number.
     fn stamp(self, of: &Noted) -> Option<(u64, Place)> {
         let (value, place) = of.unit.stamp?;
         let stamp = self.words.get(self.pid, value)?;
         (stamp.seen_ns >= of.not_before()).then_some((stamp.gpu_ns?, place))
     }
 
-    /// Returns the times between which an entry's stamp was seen, on the GPU's clock; `None` for the first of its semaphore.
+    /// Returns the interval in which an entry's stamp was seen, on the GPU's clock; `None` for the first stamp of its semaphore.
     fn stamp_seen(self, of: &Noted) -> Option<Between> {
         let stamp = self.words.get(self.pid, of.unit.stamp?.0)?;
         match stamp.before_ns {
@@ -109,7 +111,7 @@ impl TimeSources<'_> {
         }
     }
 
-    /// Two times of the host on the GPU's clock.
+    /// Converts two times of the host to the GPU's clock.
     fn between(self, from_ns: u64, until_ns: u64) -> Option<Between> {
         let (from, until) = (self.clock.gpu(from_ns)?, self.clock.gpu(until_ns)?);
         let error = |gpu_ns| Some(self.clock.host(gpu_ns)?.error_ns);
@@ -120,7 +122,7 @@ impl TimeSources<'_> {
         })
     }
 
-    /// A time of the GPU's clock on both clocks.
+    /// Returns a time of the GPU's clock on both clocks.
     fn moment(self, gpu_ns: u64, gpu_error_ns: u64) -> Option<GpuMoment> {
         let host = self.clock.host(gpu_ns)?;
         if host.error_ns > MOST_ERROR_NS {
@@ -134,7 +136,7 @@ impl TimeSources<'_> {
         })
     }
 
-    /// Returns the time in which the last of an entry's kernels was seen to have ended.
+    /// Returns the interval in which the last of an entry's kernels was seen to have ended.
     fn released(self, of: &Noted) -> Option<Between> {
         let mut last: Option<Between> = None;
         for value in &of.unit.ends {
@@ -157,21 +159,22 @@ impl TimeSources<'_> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
     noted: VecDeque<Noted>,
-    /// Times of the entries before those, by position, that were settled before their turn.
+    /// Times of entries before those in `noted`, by position, that were settled before their turn.
     timed: VecDeque<(u64, GpuTime)>,
     asked: Option<Asked>,
     last: Option<Last>,
     /// Time of the last look that found something, and of the one before it, ns.
     looked: Option<u64>,
     looked_before: Option<u64>,
-    /// True if the source tells when entries were not in the ring yet.
+    /// True if the source tells the times at which entries were not in the ring yet.
     tells_absence: bool,
     lag: Lag,
     own: Own,
 }
 
 impl Timeline {
-    /// Notes an entry, as it comes from the source. `absent`: the latest time at which it was not in the ring yet, where the source tells it, ns.
+    /// Notes an entry as it comes from the source. `absent` is the latest time at which the entry was not in the ring yet, ns, if the
+    /// source tells it.
     pub(crate) fn note(
         &mut self,
         position: u64,
@@ -180,13 +183,13 @@ impl Timeline {
         unit: Unit,
         steps: u64,
     ) {
-        // A look finds several entries, which have its time.
+        // One look finds several entries, which all have the look's time.
         if self.looked.is_none_or(|l| l < doorbell) {
             self.looked_before = self.looked.replace(doorbell);
         }
         let is_newest = self.looked == Some(doorbell);
         self.tells_absence |= absent.is_some();
-        // Sources that do not tell: the look before that found something.
+        // For sources that do not tell it, it is the previous look that found something.
         let looked_before = self
             .looked_before
             .filter(|_| !self.tells_absence && is_newest);
@@ -206,7 +209,7 @@ impl Timeline {
         });
     }
 
-    /// The entries before this position are needed no more.
+    /// Forgets the entries before this position, which are no longer needed.
     pub(crate) fn forget(&mut self, position: u64) {
         while self.noted.front().is_some_and(|n| n.position < position) {
             self.noted.pop_front();
@@ -231,7 +234,7 @@ impl Timeline {
         self.noted.len()
     }
 
-    /// The times of an entry, whose turn it is. Entries before it are forgotten.
+    /// Returns the times of an entry when its turn has come, and forgets the entries before it.
     pub(crate) fn time(&mut self, position: u64, sources: TimeSources<'_>) -> GpuTime {
         let settled = self.settled(position);
         settled.unwrap_or_else(|| self.time_now(position, sources))
@@ -292,25 +295,25 @@ impl Timeline {
     }
 }
 
-/// The last semaphore of others that an entry waits for, and when it was released, GPU clock.
+/// The last semaphore, of those that others release, for which an entry waits, and the time of its release on the GPU's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Waited {
     at: u64,
     semaphore: GpuVa,
-    /// Time by which the release may have been earlier, ns.
+    /// The most by which the release may have been earlier, ns.
     error_ns: u64,
 }
 
-/// Facts known of an entry when its turn has come.
+/// Facts known about an entry when its turn has come.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     stamp: u64,
-    /// The entry before it.
+    /// The previous entry.
     before: Option<Last>,
     waited: Option<Waited>,
 }
 
-/// An entry whose stamp is written when its kernels begin.
+/// Returns the times of an entry whose stamp is written when its kernels begin.
 fn front_end(
     own: &Noted,
     told: Told,
@@ -345,7 +348,7 @@ fn front_end(
     };
     let end = by_next.map(|(end, _)| end).or_else(by_release);
     let end = end.filter(|_| own.unit.works);
-    // It had not ended before its first instruction.
+    // The end is not before the kernel's first instruction.
     let least = launch_ns.saturating_sub(launch_error_ns);
     let duration = end.map(|end| end.behind(start.gpu_ns, least));
     let executed = end.map(|end| {
@@ -356,7 +359,7 @@ fn front_end(
         Some(Place::FrontEnd) => l.end,
         _ => l.stamp,
     });
-    // Its stamp comes behind its waits: what was released was released by then.
+    // The stamp comes after the waits: every release for which the entry waited was made by then.
     let waited = told.waited.map(|w| match w.at <= told.stamp {
         true if w.error_ns <= MOST_ERROR_NS => w,
         _ => Waited {
@@ -381,8 +384,8 @@ fn front_end(
     }
 }
 
-/// The end that the next entry's stamp tells, where that one waited for nothing else, and whether it was there long before: what was
-/// rung just before the end may be stamped a little later than that. `exec`: when the kernel's first instruction ran.
+/// Returns the end that follows from the next entry's stamp, if that entry waited for nothing else, and whether it was in the ring long
+/// before. (An entry rung just before the end may be stamped a little later.) `exec` is the time of the kernel's first instruction.
 fn end_by_next(
     (next, releases): (&Noted, &Own),
     exec: GpuMoment,
@@ -390,7 +393,7 @@ fn end_by_next(
     lag: &Lag,
     sources: TimeSources<'_>,
 ) -> Option<(End, bool)> {
-    // Its stamp comes behind what it waits for: that is of this channel's entries, or was there before.
+    // The next entry's stamp comes after its waits. They must be for this channel's entries, or have been released before.
     let was_there = |value: &Value| {
         let reached = sources.words.reached(sources.pid, *value);
         reached.is_some_and(|r| r.seen_ns <= exec.host_ns)
@@ -415,14 +418,14 @@ fn end_by_next(
     };
     let at = stamp.checked_sub(end_ns)?;
     if at < exec.gpu_ns {
-        // Shorter than can be told: it ended between its first instruction and that stamp.
+        // The kernel is shorter than can be resolved: it ended between its first instruction and that stamp.
         let first = exec.gpu_ns.saturating_sub(exec.gpu_error_ns).min(stamp);
         let half = (stamp - first).div_ceil(2);
         return (next.doorbell <= exec.host_ns).then_some((end(first + half, half), false));
     }
     let stamped = sources.clock.host(stamp)?;
     let waited = stamped.ns.wrapping_sub(next.doorbell).cast_signed();
-    // The end cannot be behind what was seen of it, nor long before.
+    // The end cannot be later than it was seen, nor long before.
     let in_time = released.is_none_or(|r| {
         at <= r.until.saturating_add(r.clock_error)
             && at.saturating_add(rules.lag_most_ns.saturating_add(r.clock_error)) >= r.from
@@ -432,13 +435,13 @@ fn end_by_next(
         Some(_) => THERE_AGREED_NS,
         None => THERE_NS,
     };
-    // As far as the clocks tell.
+    // The waiting time counts only as far as the clocks are certain.
     let waited = waited.saturating_sub_unsigned(stamped.error_ns);
     let error_ns = rules.end_error_ns + rules.drain(at - exec.gpu_ns);
     (in_time && waited >= least).then_some((end(at, error_ns), waited >= THERE_NS))
 }
 
-/// An entry whose stamp is written behind its work.
+/// Returns the times of an entry whose stamp is written after its work.
 fn behind(own: &Noted, told: Told, sources: TimeSources<'_>) -> GpuTime {
     let rules = sources.rules;
     let Told { stamp, waited, .. } = told;
@@ -452,7 +455,7 @@ fn behind(own: &Noted, told: Told, sources: TimeSources<'_>) -> GpuTime {
         Some(_) => StartBy::Release,
         None => StartBy::PreviousStamp,
     };
-    // It began when the channel was free for it and it was there; both are needed.
+    // The work began when the channel was free for it and the entry was in the ring; both are needed.
     let rang = (!own.observed)
         .then(|| {
             sources
@@ -463,7 +466,7 @@ fn behind(own: &Noted, told: Told, sources: TimeSources<'_>) -> GpuTime {
     let clock_error = |at| sources.clock.host(at).map_or(u64::MAX / 2, |h| h.error_ns);
     let by_doorbell = |rang| rules.fetch_error_ns.saturating_add(clock_error(rang));
     let (start, error, by) = match (ready, rang) {
-        // Either may have been the later one: the doorbell's error is that of both.
+        // Either of the two may have been the later one: the doorbell's error covers both.
         (Some(ready), Some(rang)) if rang.saturating_add(by_doorbell(rang)) > ready => {
             let by = if rang > ready {
                 StartBy::Doorbell
@@ -473,7 +476,7 @@ fn behind(own: &Noted, told: Told, sources: TimeSources<'_>) -> GpuTime {
             (Some(rang.max(ready)), by_doorbell(rang), by)
         }
         (Some(ready), Some(_)) => (Some(ready), next_error, ready_by),
-        // It was seen before the one before it had ended: it followed at once.
+        // The entry was seen before the previous one had ended, so it followed at once.
         (Some(ready), None) => {
             let found = own.doorbell.saturating_add(rules.look_ns);
             let there = sources.clock.gpu(found).is_some_and(|d| d <= ready);
@@ -507,10 +510,11 @@ fn behind(own: &Noted, told: Told, sources: TimeSources<'_>) -> GpuTime {
     }
 }
 
-/// An entry whose submission has stamps around it: from the channel's begin of its commands to the end of all its work.
+/// Returns the times of an entry whose submission has stamps around it: from the time at which the channel begins its commands to the end
+/// of all its work.
 fn paired(own: &Noted, pair: Pair, sources: TimeSources<'_>) -> GpuTime {
     let gpu_ns = |value| sources.words.get(sources.pid, value)?.gpu_ns;
-    // The stamp of another submission may have been there before.
+    // The stamp of an earlier submission may still be there.
     let is_own = |s: &GpuMoment| s.host_ns.saturating_add(s.host_error_ns) >= own.not_before();
     let start = gpu_ns(pair.begin).and_then(|at| sources.moment(at, 0));
     let Some(start) = start.filter(is_own) else {
@@ -532,13 +536,13 @@ fn paired(own: &Noted, pair: Pair, sources: TimeSources<'_>) -> GpuTime {
     }
 }
 
-/// The last semaphore of others that an entry waits for, where its release was seen.
+/// Returns the last semaphore, of those that others release, for which an entry waits, if its release was seen.
 fn waited(own: &Noted, releases: &Own, sources: TimeSources<'_>) -> Option<Waited> {
     let of = |value: &Value| {
         let stamp = sources.words.reached(sources.pid, *value)?;
         let (at, error_ns) = match stamp.gpu_ns {
             Some(gpu_ns) => (gpu_ns, 0),
-            // A kernel's end: released between two reads, and what waited for it began some time after.
+            // The semaphore is a kernel's end, released between two reads. The entry that waited for it began some time later.
             None => {
                 let between = stamp.seen_ns.saturating_sub(stamp.before_ns);
                 (
@@ -547,7 +551,7 @@ fn waited(own: &Noted, releases: &Own, sources: TimeSources<'_>) -> Option<Waite
                 )
             }
         };
-        // The number itself was overwritten before it was read: it was released some time before the one that was.
+        // The number itself was overwritten before it was read. It was released some time before the number that was read.
         let exact = stamp.payload == value.payload;
         Some(Waited {
             at,
@@ -559,7 +563,8 @@ fn waited(own: &Noted, releases: &Own, sources: TimeSources<'_>) -> Option<Waite
     others.filter_map(of).max()
 }
 
-/// The wait for a semaphore that was released after the entry was there and the one before it had ended: not known where that end is not.
+/// Returns the wait for a semaphore that was released after the entry was in the ring and the previous one had ended; `None` if that end is
+/// not known.
 fn wait(
     own: &Noted,
     free: Option<u64>,
@@ -574,12 +579,12 @@ fn wait(
     Some(GpuWait { semaphore, ns })
 }
 
-/// Returns the time in the ring before the GPU began it, at least and at most, ns.
+/// Returns the time in the ring before the GPU began the entry, ns: lower and upper bound.
 fn queued(own: &Noted, start: GpuMoment, rules: &Rules) -> Option<(u64, u64)> {
     let (there, from) = match own.observed {
-        // Rung before its trap.
+        // The doorbell was rung before its trap.
         false => (own.doorbell, own.doorbell.saturating_sub(rules.trap_ns)),
-        // It was there when the look had read the ring, and not at the one before that found something.
+        // The entry was there when the look had read the ring, and absent at the previous look that found something.
         true => (own.doorbell.saturating_add(rules.look_ns), own.absent?),
     };
     let least = start

@@ -1,4 +1,4 @@
-//! An entry, as far as its times are concerned: which semaphores tell them. Read before the entry is decoded, without the
+//! Facts about an entry that concern its times: the semaphores that show them. They are read before the entry is decoded, without the
 //! channel's state.
 
 use super::pair::Pair;
@@ -14,18 +14,18 @@ use crate::wire::words::u32_at;
 const COPY_SUBCHANNEL: u8 = 4;
 /// DATA_TRANSFER_TYPE of LAUNCH_DMA: something is copied.
 const COPIES: u32 = 3;
-/// The operations of SEM_EXECUTE, and those that wait for a number.
+/// Mask of SEM_EXECUTE's operation, and the operations that wait for a number.
 const OPERATION: u32 = 7;
 const WAITS: [u32; 3] = [0, 2, 3];
 /// The most words of a QMD.
 const QMD_WORDS: u16 = 96;
-/// Compute classes with different layouts of QMDs, tried where the chip is not known.
+/// Compute classes with different layouts of QMDs, which are tried if the chip is not known.
 const CLASSES: [u32; 4] = [0xcbc0, 0xcdc0, 0xc6c0, 0xc3c0];
 
-/// Place of a stamp in an entry: it says when the stamp is written.
+/// Place of a stamp in an entry, which determines when the stamp is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Written as soon as the commands before it are past the front end: kernels begin then.
+    /// Written as soon as the commands before it have passed the front end, which is when kernels begin.
     FrontEnd,
     /// Written when the work before it has ended.
     Behind,
@@ -34,19 +34,19 @@ pub enum Place {
 /// Semaphores and work of an entry, as far as its times are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// The stamp that it ends with.
+    /// Stamp with which the entry ends.
     pub stamp: Option<(Value, Place)>,
-    /// Semaphore values that its kernels release at their ends.
+    /// Semaphore values that the entry's kernels release at their ends.
     pub ends: Vec<Value>,
-    /// Semaphores that it waits for before its stamp.
+    /// Semaphores for which the entry waits before its stamp.
     pub waits: Vec<Value>,
     /// True if the entry launches kernels or copies.
     pub works: bool,
-    /// Number of its launches and copies; a graph is one.
+    /// Number of launches and copies; a graph counts as one.
     pub count: u32,
-    /// True if the entry launches what lies in memory already: a graph.
+    /// True if the entry launches QMDs that are in memory already: a graph.
     pub replays: bool,
-    /// The stamps around its submission, where it stands for that.
+    /// Stamps around the submission, if the entry stands for the whole submission.
     pub pair: Option<Pair>,
 }
 
@@ -131,10 +131,10 @@ impl Unit {
     }
 }
 
-/// Returns the semaphore values that kernels release at their ends, and the number of these kernels: those whose QMDs these bytes
-/// write. The kernels of a graph count as one; the number is `None` where there are no QMDs here. Empty grids, which libcuda puts before
-/// kernels, do not count. The QMDs of a graph lie in memory already: libcuda writes the number before the one that they release, as it
-/// does before each kernel.
+/// Returns the semaphore values that kernels release at their ends, and the number of these kernels: those whose QMDs these bytes write.
+/// The kernels of a graph count as one. The number is `None` if the bytes have no QMDs. Empty grids, which libcuda puts before kernels, do
+/// not count. The QMDs of a graph are in memory already. They are recognised because libcuda writes, before a graph as before each kernel,
+/// the number that precedes the one they release.
 fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, Option<u32>) {
     let classes = class.map_or(CLASSES.to_vec(), |c| vec![c]);
     let (mut all, mut prepared) = (Vec::new(), Vec::new());
@@ -153,7 +153,7 @@ fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, Option<u32>) {
         });
         uploaded |= view.is_some();
         if let Some(view) = &view {
-            // The empty grid that a graph begins with; one that begins others, or is begun by them.
+            // An empty grid with which a graph begins; it begins others, or is begun by them.
             let is_root = view.grid.contains(&0);
             let is_begun = view.requires_pcas || view.dependence > 0;
             leads |= is_root || is_begun || !view.dependents.is_empty();
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Tests a replay as libcuda 580 submits it: first QMD, the number before the last kernel's release, first node.
+    /// Test of a replay as libcuda 580 submits it: first QMD, the number before the last kernel's release, first node.
     #[test]
     fn a_replay_s_end_is_the_number_behind_the_prepared_one() {
         let mut p = Pushbuffer::new();

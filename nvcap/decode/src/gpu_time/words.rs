@@ -8,26 +8,26 @@ use crate::wire::GpuVa;
 /// A number in a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value {
-    /// The semaphore's address.
+    /// Address of the semaphore.
     pub address: GpuVa,
     /// The number.
     pub payload: u32,
 }
 
-/// Number of a semaphore's numbers that are kept: as many as submissions wait at most until they are decoded.
+/// The most numbers that are kept of a semaphore: as many as submissions may wait until they are decoded.
 const MOST: usize = 1 << 18;
-/// The most numbers of all semaphores of a process: it may write what it likes there, too.
+/// The most numbers of all semaphores of a process, which may write into them what it likes.
 const MOST_OF_PROCESS: usize = 1 << 22;
-/// Number of older numbers of a semaphore without stamps that are kept once the newest number is less than the one before it:
-/// such a word may serve another purpose since.
+/// Number of older numbers of a semaphore without stamps that are kept once a number is less than the previous one. Such a word may serve
+/// another purpose from then on.
 const MOST_BEFORE: usize = 256;
 
 /// Numbers seen in one semaphore.
 #[derive(Clone, Debug, Default)]
 struct SemaphoreNumbers {
-    /// The newest numbers, which rise.
+    /// Newest numbers, in rising order.
     rising: VecDeque<Stamp>,
-    /// Some of those before them.
+    /// Some of the numbers before those.
     before: VecDeque<Stamp>,
 }
 
@@ -35,7 +35,7 @@ struct SemaphoreNumbers {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Words {
     all: HashMap<(u32, GpuVa), SemaphoreNumbers>,
-    /// Numbers of each process.
+    /// Number of numbers of each process.
     counts: HashMap<u32, usize>,
 }
 
@@ -55,7 +55,7 @@ impl SemaphoreNumbers {
     }
 
     fn put(&mut self, stamp: &Stamp) {
-        // The same number once more, as the pairs of Vulkan's driver have it: the newest time is asked for.
+        // The same number once more, as in the pairs of Vulkan's driver: the newest time is the one that is asked for.
         if stamp.gpu_ns.is_some()
             && let Some(newest) = self.rising.back_mut()
             && newest.payload == stamp.payload
@@ -65,7 +65,7 @@ impl SemaphoreNumbers {
         }
         let newest = self.rising.back();
         if newest.is_some_and(|n| is_less(stamp.payload, n.payload)) {
-            // Another program, another context, or another purpose begins anew.
+            // The count begins anew: another program, another context, or another purpose of the word.
             self.before.append(&mut self.rising);
             let kept = match stamp.gpu_ns {
                 Some(_) => 0,
@@ -81,10 +81,10 @@ impl SemaphoreNumbers {
         self.rising.push_back(*stamp);
     }
 
-    /// The first of the rising numbers that is not less.
+    /// Returns the first of the rising numbers that is not less than `payload`.
     fn reached(&self, payload: u32) -> Option<&Stamp> {
         let newest = self.rising.back()?;
-        // Where they rise by one each time, the place follows from the newest.
+        // If the numbers rise by one each time, the place follows from the newest.
         let step = newest.payload.wrapping_sub(payload) as usize;
         let guess = self.rising.len().checked_sub(1 + step);
         let guess = guess.and_then(|i| self.rising.get(i));
@@ -108,7 +108,7 @@ fn is_less(a: u32, b: u32) -> bool {
 }
 
 impl Words {
-    /// Takes what was seen.
+    /// Takes in a number that was seen.
     pub(crate) fn put(&mut self, pid: u32, stamp: &Stamp) {
         let semaphore = self.all.entry((pid, stamp.address)).or_default();
         let before = semaphore.len();
@@ -121,7 +121,7 @@ impl Words {
         }
     }
 
-    /// Keeps the newest numbers of each semaphore of a process, half of the most in all.
+    /// Reduces the numbers of a process to half of the limit, keeping the newest of each semaphore.
     fn halve(&mut self, pid: u32) {
         let own = || self.all.keys().filter(|(of, _)| *of == pid);
         let each = (MOST_OF_PROCESS / 2 / own().count().max(1)).max(1);
@@ -140,12 +140,12 @@ impl Words {
         self.all.get(&(pid, value.address))?.get(value.payload)
     }
 
-    /// The first time that a semaphore had reached a number that counts up.
+    /// Returns the first sight of a semaphore that had reached a number, for numbers that count up.
     pub(crate) fn reached(&self, pid: u32, value: Value) -> Option<&Stamp> {
         self.all.get(&(pid, value.address))?.reached(value.payload)
     }
 
-    /// A process is gone.
+    /// Forgets a process that is gone.
     pub(crate) fn forget(&mut self, pid: u32) {
         self.all.retain(|(of, _), _| *of != pid);
         self.counts.remove(&pid);
@@ -200,7 +200,8 @@ mod tests {
         assert_eq!(words.get(1, value(first)), None);
     }
 
-    /// A process that writes into its semaphores without end takes no more memory than a bound: the newest numbers of each are kept.
+    /// Test of a process that writes into its semaphores without end: it takes no more memory than the limit, and the newest numbers of
+    /// each semaphore are kept.
     #[test]
     fn numbers_of_a_process_are_bounded() {
         let mut words = Words::default();
@@ -260,7 +261,7 @@ mod tests {
             assert!(words.get(1, value(n)).is_some(), "{n}");
         }
         assert!(words.get(1, value(42)).is_none());
-        // A kernel's word: the number before its own when it begins, its own at its end.
+        // A kernel's word has the previous number when the kernel begins, and the kernel's own at its end.
         for n in 0..400_000 {
             words.put(1, &stamp(n * 4 + 3, None));
             words.put(1, &stamp(n * 4 + 4, None));

@@ -1,4 +1,4 @@
-//! Judgement of each step: done, running or waiting, and for whom. The rules are in [`super`].
+//! Judgement of each step: done, running or waiting, and the channel for which it waits. The rules are in [`super`].
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub fn analyse(scene: &RingState, values: &Values) -> Analysis {
     analysis
 }
 
-/// Ring position of the newest step of a channel that its own semaphore shows as done; none where nothing shows it.
+/// Returns the ring position of the newest step that a channel's own semaphore shows as done; `None` if nothing shows one.
 #[must_use]
 pub fn done(channel: &ChannelState, values: &Values) -> Option<u64> {
     Position::of(channel, values).line?.done
@@ -43,13 +43,13 @@ pub fn done(channel: &ChannelState, values: &Values) -> Option<u64> {
 /// Progress of a channel.
 struct Position {
     line: Option<TrackingSemaphore>,
-    /// Position of the first step that is not done; `None` if that is unknown, or all are done.
+    /// Position of the first step that is not done; `None` if it is unknown, or if all are done.
     first: Option<u64>,
-    /// True if it is known from the semaphore, not from GP_GET.
+    /// True if the progress is known from the semaphore; false if only from GP_GET.
     certain: bool,
 }
 
-/// The last release of `address` in a step.
+/// Returns the payload of the last release of `address` in a step.
 fn payload_of(step: &Step, address: GpuVa) -> Option<u64> {
     step.operations
         .iter()
@@ -107,7 +107,7 @@ impl Position {
                 certain: false,
             };
         };
-        // The first step behind the last done one, if it has a release.
+        // The first step after the last done one, if it has a release.
         let waiting = channel
             .steps
             .iter()
@@ -161,12 +161,12 @@ impl All<'_> {
         }
     }
 
-    /// The first acquire whose condition is not met, up to the step at GP_GET.
+    /// Returns the first acquire whose condition is not met, up to the step at GP_GET.
     fn wait(&self, at: usize, values: &Values) -> Option<Wait> {
         let channel = &self.scene.channels[at];
         let progress = &self.progress[at];
         let head = channel.steps.iter().position(|s| s.pending);
-        // Where the done steps are unknown, the step before GP_GET may still be at its acquire.
+        // If the done steps are unknown, the step before GP_GET may still be at its acquire.
         let first = if progress.certain {
             channel
                 .steps
@@ -238,7 +238,7 @@ impl All<'_> {
                     position: s.position,
                     index: s.index,
                     payload: r.payload,
-                    // A kernel's own release comes when it ends, not when the GPU has passed its launch.
+                    // A kernel's own release comes at its end, not when the GPU has passed its launch.
                     done: match (op, value) {
                         (Operation::Launch(_), Some(v)) => !s.pending && reached(v, r.payload),
                         _ => progress.is_done(s.position),
@@ -259,7 +259,7 @@ impl All<'_> {
     }
 }
 
-/// The first work that is fetched and not done, before the wait at `until`.
+/// Returns the first work that is fetched and not done, before the wait at `until`.
 fn running(
     channel: &ChannelState,
     progress: &Position,
@@ -269,12 +269,12 @@ fn running(
     proven(channel, values, until).or_else(|| suspected(channel, progress, values, until))
 }
 
-/// Tells whether the GPU gets to a step, with a wait at `until`.
+/// Tells whether the GPU reaches a step if it waits at `until`.
 fn is_reachable(step: &Step, until: Option<u64>) -> bool {
     until.is_none_or(|w| step.position < w)
 }
 
-/// Number of steps behind a position.
+/// Returns the number of steps behind a position.
 fn behind(channel: &ChannelState, position: u64) -> u64 {
     channel
         .steps
@@ -282,8 +282,8 @@ fn behind(channel: &ChannelState, position: u64) -> u64 {
         .map_or(0, |last| last.position.saturating_sub(position))
 }
 
-/// The first kernel that runs by its own release: one that releases a semaphore at its end proves its own progress, and the
-/// GPU goes on to the next entry meanwhile.
+/// Returns the first kernel that runs by its own release. A kernel that releases a semaphore at its end proves its own progress, and
+/// meanwhile the GPU goes on to the next entry.
 fn proven(channel: &ChannelState, values: &Values, until: Option<u64>) -> Option<Work> {
     for (n, step) in channel.steps.iter().enumerate() {
         if step.pending || !is_reachable(step, until) {
@@ -309,7 +309,7 @@ fn proven(channel: &ChannelState, values: &Values, until: Option<u64>) -> Option
     None
 }
 
-/// The work that the channel's progress points to.
+/// Returns the work to which the channel's progress points.
 fn suspected(
     channel: &ChannelState,
     progress: &Position,
@@ -343,11 +343,11 @@ fn suspected(
             _ => {}
         }
     }
-    // Of an entry that is not fetched only a kernel or copy is believed to run.
+    // In an entry that is not fetched, only a kernel or a copy is believed to run.
     (!first.pending).then(|| work(first, WorkKind::Other, 0))
 }
 
-/// The steps whose work may be running, and whether that is certain.
+/// Returns the steps whose work may be running, and whether that is certain.
 fn suspects<'a>(
     channel: &'a ChannelState,
     progress: &Position,
@@ -359,12 +359,12 @@ fn suspects<'a>(
         let fetched = channel.steps.iter().filter(undone).filter(reachable);
         let mut steps: Vec<&Step> = fetched.collect();
         if steps.is_empty() {
-            // GP_GET may be at the very entry whose work runs.
+            // GP_GET may still be at the entry whose work runs.
             steps.extend(channel.steps.iter().find(|s| s.pending).filter(reachable));
         }
         return Some((steps, true));
     }
-    // With GP_GET alone: the newest fetched step may be done or not; it is to blame where others wait behind it.
+    // With GP_GET alone, it is unknown whether the newest fetched step is done; it is blamed if others wait behind it.
     if channel.pending() > 0 && progress.line.is_none_or(|l| l.value.is_none()) {
         let newest = channel.steps.iter().rfind(|s| !s.pending).filter(reachable);
         return Some((newest.into_iter().collect(), false));
@@ -372,7 +372,7 @@ fn suspects<'a>(
     None
 }
 
-/// Tells whether a fetched launch has not made the release at its end, though no later step of its channel reuses that semaphore.
+/// Tells whether a fetched launch has not made the release at its end, provided that no later step of its channel reuses that semaphore.
 fn is_running(launch: &Launch, pid: u32, values: &Values, later: &[Step]) -> bool {
     launch.kind != LaunchKind::Companion
         && launch.releases.iter().any(|r| {
@@ -408,7 +408,7 @@ mod tests {
     use super::*;
     use crate::record::ChannelId;
 
-    /// A recording may have submissions of any positions, in any order.
+    /// Test that submissions of a recording may have any positions, in any order.
     #[test]
     fn steps_may_have_any_positions() {
         let ends = [0, 1, 1 << 63, u64::MAX];
@@ -435,7 +435,7 @@ mod tests {
         }
     }
 
-    /// A recording may give a ring any size, and its pointers any place.
+    /// Test that a recording may give a ring any size, and its pointers any place.
     #[test]
     fn rings_may_have_any_size() {
         let pending =

@@ -1,18 +1,18 @@
-//! The conclusions from a look, as plain data.
+//! Conclusions from a look, as plain data.
 
 use crate::decode::event::{Copy, Launch};
 use crate::record::{ChannelId, named};
 use crate::wire::GpuVa;
 
-/// A channel's own semaphore, which shows how many of its steps are done.
+/// A channel's own semaphore, which shows the number of its done steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TrackingSemaphore {
-    /// Its GPU address.
+    /// GPU address of the semaphore.
     pub address: GpuVa,
-    /// Its value now; `None` where its memory could not be read.
+    /// Value now; `None` if its memory could not be read.
     pub value: Option<u64>,
-    /// Payload of the newest step that releases it.
+    /// Payload of the newest step that releases the semaphore.
     pub newest: u64,
     /// Ring position of the newest done step among those that were read.
     pub done: Option<u64>,
@@ -45,24 +45,24 @@ pub enum WorkKind {
     Kernel(Box<Launch>),
     /// A copy.
     Copy(Box<Copy>),
-    /// Neither: see the step's operations.
+    /// Other work: see the step's operations.
     Other,
 }
 
 /// The first work that is fetched and not done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// Ring position of its step.
+    /// Ring position of the step.
     pub position: u64,
-    /// Index of its entry in the ring.
+    /// Index of the entry in the ring.
     pub index: u32,
-    /// Its kind.
+    /// Kind of the work.
     pub kind: WorkKind,
-    /// Other kernels or copies in its step that it may be instead.
+    /// Number of other kernels or copies in the step, any of which may be the running one instead.
     pub others: u32,
     /// Number of later steps of the channel that are not done either.
     pub behind: u64,
-    /// True if the channel's semaphore proves that it is not done; otherwise it is only the newest fetched step.
+    /// True if the channel's semaphore proves that the work is not done. Otherwise it is only the newest fetched step.
     pub certain: bool,
 }
 
@@ -70,19 +70,19 @@ pub struct Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Releaser {
-    /// Channel that makes it.
+    /// Channel that makes the release.
     pub channel: ChannelId,
-    /// Ring position of its step.
+    /// Ring position of the step.
     pub position: u64,
-    /// Index of its entry in the ring.
+    /// Index of the entry in the ring.
     pub index: u32,
-    /// Value it writes.
+    /// Value that is written.
     pub payload: u64,
     /// True if the release is done.
     pub done: bool,
-    /// True if its entry is fetched.
+    /// True if the entry is fetched.
     pub fetched: bool,
-    /// True if a kernel makes it, at its end.
+    /// True if a kernel makes the release, at its end.
     pub kernel: bool,
 }
 
@@ -104,50 +104,51 @@ named! {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Wait {
-    /// Ring position of its step.
+    /// Ring position of the step.
     pub position: u64,
-    /// Index of its entry in the ring.
+    /// Index of the entry in the ring.
     pub index: u32,
     /// GPU address of the semaphore.
     pub address: GpuVa,
-    /// Payload that the channel waits for.
+    /// Payload for which the channel waits.
     pub payload: u64,
-    /// Comparison that it makes.
+    /// Comparison of the value with the payload.
     pub mode: WaitMode,
     /// True for a payload of 64 bits.
     pub wide: bool,
-    /// The semaphore's value now; `None` if its memory could not be read: then the wait is only possible, not certain.
+    /// Value of the semaphore now; `None` if its memory could not be read. The wait is then only possible, not certain.
     pub value: Option<u64>,
-    /// Releases that would end the wait and are not done.
+    /// Releases that would end the wait and are not done yet.
     pub releasers: Vec<Releaser>,
-    /// Releases that would have ended the wait and are done: the value was overwritten.
+    /// Releases that would have ended the wait and are done, so that their value was overwritten.
     pub overwritten: Vec<Releaser>,
-    /// The newest release of that address with another payload.
+    /// Newest release of the address, with another payload.
     pub last: Option<Releaser>,
-    /// The channel whose own semaphore it is.
+    /// Channel whose own semaphore this is.
     pub owner: Option<ChannelId>,
 }
 
-/// One channel, judged.
+/// One channel with its judgement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
     /// The channel.
     pub id: ChannelId,
-    /// Its activity.
+    /// Activity of the channel.
     pub state: State,
-    /// Its own semaphore.
+    /// Own semaphore of the channel.
     pub semaphore: Option<TrackingSemaphore>,
-    /// Entries that are not fetched.
+    /// Number of entries that are not fetched.
     pub pending: u32,
     /// Fetched work that is not done.
     pub running: Option<Work>,
-    /// The wait that it is in.
+    /// Wait that blocks the channel.
     pub wait: Option<Wait>,
 }
 
 impl Judged {
-    /// Number of the newest submission that is done, as its own semaphore counts them: the semaphore's value, or the one before where a kernel
-    /// that the semaphore has passed has not ended (libcuda's release comes before its kernel starts). `None` where the value could not be read.
+    /// Returns the number of the newest submission that is done, as the channel's own semaphore counts them; `None` if the semaphore could
+    /// not be read. libcuda's release comes before its kernel starts. If a kernel that the semaphore has passed has not ended, the number
+    /// is therefore one less than the semaphore's value.
     #[must_use]
     pub fn done(&self) -> Option<u64> {
         let line = self.semaphore?;
@@ -158,7 +159,7 @@ impl Judged {
         Some(u64::from(value.wrapping_sub(u32::from(runs))))
     }
 
-    /// True for a step that is done as far as the semaphore shows, and is not the work that runs.
+    /// Tells whether a step is done as far as the semaphore shows, and is not the work that runs.
     #[must_use]
     pub fn has_done(&self, step: u64) -> bool {
         let passed = self.semaphore.and_then(|line| line.done);
@@ -175,37 +176,37 @@ impl Judged {
     serde(tag = "kind", rename_all = "snake_case")
 )]
 pub enum Root {
-    /// Unfinished work of that channel.
+    /// Unfinished work of a channel.
     Work {
         /// The channel.
         channel: ChannelId,
     },
-    /// Wait of a channel, which no submitted release ends.
+    /// A wait of a channel that no submitted release ends.
     NobodyReleases {
         /// The channel.
         channel: ChannelId,
     },
-    /// A cycle, by its index.
+    /// A cycle of waits.
     Cycle {
-        /// In [`Analysis::cycles`].
+        /// Index in [`Analysis::cycles`].
         index: usize,
     },
-    /// Channel that has the release ahead of it, and no visible obstacle.
+    /// A channel that has yet to make the release, and that nothing visible holds up.
     AboutTo {
         /// The channel.
         channel: ChannelId,
     },
-    /// The semaphore's value could not be read: it is unknown whether the channel waits.
+    /// Unknown, because the semaphore's value could not be read: the channel may not wait at all.
     Unknown,
 }
 
-/// A waiting channel and the root cause.
+/// A waiting channel and the root cause of its wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Blocked {
     /// The channel.
     pub channel: ChannelId,
-    /// The root cause of its wait.
+    /// Root cause of the wait.
     pub root: Root,
 }
 
@@ -213,7 +214,7 @@ pub struct Blocked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Cycle {
-    /// Each waits for the next, the last for the first.
+    /// Channels of which each waits for the next, and the last for the first.
     pub channels: Vec<ChannelId>,
 }
 
@@ -224,12 +225,12 @@ pub struct Analysis {
     pub channels: Vec<Judged>,
     /// Waiting channels, each with its root cause.
     pub blocked: Vec<Blocked>,
-    /// The cycles.
+    /// Cycles of waits.
     pub cycles: Vec<Cycle>,
 }
 
 impl Analysis {
-    /// A channel's judgement.
+    /// Returns a channel's judgement.
     #[must_use]
     pub fn of(&self, id: ChannelId) -> Option<&Judged> {
         self.channels.iter().find(|j| j.id == id)

@@ -1,4 +1,4 @@
-//! The wait graph: from a waiting channel, along the releases that it waits for, to the root cause.
+//! The wait graph: from a waiting channel, along the releases for which it waits, to the root cause.
 
 use super::analysis::{Analysis, Cycle, Root};
 use crate::record::ChannelId;
@@ -24,7 +24,7 @@ pub(super) fn follow(analysis: &mut Analysis, at: usize) -> Option<Root> {
         }
         path.push(now);
         let waiter = judged.id;
-        // Any releaser is enough: one that nothing holds up is preferred to one that waits itself.
+        // Any one releaser is enough; one that nothing holds up is preferred to one that itself waits.
         let mut best = None;
         for r in &wait.releasers {
             let Some(next) = analysis.channels.iter().position(|j| j.id == r.channel) else {
@@ -62,7 +62,7 @@ pub(super) fn follow(analysis: &mut Analysis, at: usize) -> Option<Root> {
     }
 }
 
-/// The index of a cycle, which does not depend on the channel where the cycle is entered.
+/// Returns the index of a cycle, which is the same for every channel at which the cycle is entered.
 fn cycle(cycles: &mut Vec<Cycle>, mut channels: Vec<ChannelId>) -> usize {
     let least = channels.iter().enumerate().min_by_key(|(_, c)| **c);
     let least = least.map_or(0, |(at, _)| at);

@@ -1,4 +1,4 @@
-//! Two looks at the same processes: what moved between them.
+//! Progress between two looks at the same processes.
 
 use super::analysis::Analysis;
 use super::ring_state::RingState;
@@ -8,20 +8,20 @@ use crate::record::ChannelId;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ChannelProgress {
-    /// The channel, by its number in the later look.
+    /// Number of the channel in the later look.
     pub channel: ChannelId,
-    /// Entries that the process added: the advance of GP_PUT modulo the ring size (more than a lap cannot be seen).
+    /// Number of entries that the process added: the advance of GP_PUT modulo the ring size (more than a lap cannot be seen).
     pub submitted: u64,
-    /// Entries that the GPU fetched: the advance of GP_GET.
+    /// Number of entries that the GPU fetched: the advance of GP_GET.
     pub fetched: u64,
-    /// Submissions done, by the channel's own semaphore; `None` where it cannot be read.
+    /// Number of submissions done, by the channel's own semaphore; `None` if it cannot be read.
     pub done: Option<u64>,
     /// True if the channel had submissions that were not done or entries that were not fetched, in both looks.
     pub busy: bool,
 }
 
 impl ChannelProgress {
-    /// Tells whether nothing in this channel moved.
+    /// Tells whether nothing moved in this channel.
     #[must_use]
     pub fn is_still(&self) -> bool {
         self.submitted == 0 && self.fetched == 0 && self.done.is_none_or(|n| n == 0)
@@ -43,7 +43,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Tells whether no channel moved and at least one has unfinished work: a hang, for as long as the looks lasted.
+    /// Tells whether no channel moved and at least one has unfinished work: a hang, as far as the time between the looks shows.
     #[must_use]
     pub fn is_hang(&self) -> bool {
         let still = self.channels.iter().all(ChannelProgress::is_still);
@@ -51,8 +51,7 @@ impl Progress {
     }
 }
 
-/// Compares an earlier look with a later one. `same` tells whether two channels are the same (their numbers may differ
-/// between looks).
+/// Compares an earlier look with a later one. `same` tells whether two channels are the same, since their numbers may differ between looks.
 #[must_use]
 pub fn compare(
     before: (&RingState, &Analysis),

@@ -3,60 +3,60 @@
 use super::{Analysis, ChannelFacts, RingState, Thread, Xid};
 use crate::record::{ChannelId, Fault};
 
-/// One look.
+/// The result of one look.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Nanoseconds of `CLOCK_MONOTONIC` at its beginning.
+    /// Time of the beginning of the look, `CLOCK_MONOTONIC`, ns.
     pub time_ns: u64,
-    /// Moment that is shown of a trace's recording, ns after the first submission; `None` for a look at running processes. The GPU's progress is then
-    /// known only of channels with time stamps, and GP_GET is as it was at a channel's newest doorbell.
+    /// Moment of a trace's recording that is shown, ns after the first submission; `None` for a look at running processes. For a recording,
+    /// the GPU's progress is known only of channels with timestamps, and GP_GET is as it was at a channel's newest doorbell.
     pub trace_ns: Option<u64>,
-    /// Duration of the whole look, ns: reading, decoding, judging.
+    /// Duration of the whole look, ns: reading, decoding and judging.
     pub took_ns: u64,
-    /// The processes.
+    /// Processes that were looked at.
     pub processes: Vec<ProcessReport>,
-    /// The channels of all of them, decoded.
+    /// Decoded channels of all processes.
     pub rings: RingState,
-    /// The conclusions.
+    /// Conclusions from the look.
     pub analysis: Analysis,
 }
 
-/// A process.
+/// A process that was looked at.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessReport {
-    /// Its id.
+    /// Process id.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub name: String,
-    /// Its rank in a job of several processes, by the environment that it was started with (RANK and what MPI and Slurm
-    /// set).
+    /// Rank in a job of several processes, by the environment with which the process was started (RANK, and the variables of MPI and
+    /// Slurm).
     pub rank: Option<u32>,
     /// Number of ranks of that job, by the same environment (WORLD_SIZE and others).
     pub ranks: Option<u32>,
-    /// The version of its CPython, if it has one whose frames can be read.
+    /// Version of the process's CPython, if it has one whose frames can be read.
     pub python: Option<String>,
-    /// The driver's messages about it in the kernel log, oldest first.
+    /// The driver's messages about the process in the kernel log, oldest first.
     pub xids: Vec<Xid>,
-    /// Faults that a trace's recording has of it, oldest first.
+    /// Faults of the process in a trace's recording, oldest first.
     pub faults: Vec<Fault>,
-    /// Its threads.
+    /// Threads of the process.
     pub threads: Vec<Thread>,
-    /// Facts of finding and reading its channels.
+    /// Facts about finding and reading the process's channels.
     pub channels: Vec<ChannelFacts>,
-    /// Slots that are all zero: channels that were never used, or no channels.
+    /// Number of slots that are all zero: channels that were never used, or no channels.
     pub unused: usize,
-    /// Notes on what was left out or not resolved.
+    /// Notes on parts that were left out or not resolved.
     pub notes: Vec<String>,
     /// True if the process had ended by the moment that is shown: nothing of it runs any more.
     pub has_ended: bool,
-    /// Time for its mappings and for finding its channels, ns.
+    /// Time taken to read its mappings and find its channels, ns.
     pub finding_ns: u64,
-    /// Time for its rings and pushbuffers, ns.
+    /// Time taken to read its rings and pushbuffers, ns.
     pub reading_ns: u64,
 }
 
 impl Report {
-    /// Tells whether some of its contents could not be read whole.
+    /// Tells whether some of the process's memory could not be read completely.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         self.processes
@@ -65,7 +65,7 @@ impl Report {
             .any(|c| c.ring_gone || c.overwritten + c.elsewhere > 0 || c.unreadable > 0)
     }
 
-    /// The number of the error after which the driver has stopped a channel.
+    /// Returns the number of the error after which the driver has stopped a channel.
     #[must_use]
     pub fn error_of(&self, id: ChannelId) -> Option<u32> {
         let found = self.facts(id).and_then(|facts| facts.error);
@@ -74,7 +74,7 @@ impl Report {
         found.or_else(|| faults.find(its).map(|f| f.code))
     }
 
-    /// The facts of a channel.
+    /// Returns the facts about a channel.
     #[must_use]
     pub fn facts(&self, id: ChannelId) -> Option<&ChannelFacts> {
         self.processes

@@ -1,4 +1,4 @@
-//! One look, decoded: channels and the steps in their rings.
+//! One look in decoded form: channels and the steps in their rings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,24 +16,24 @@ pub struct Step {
     pub position: u64,
     /// Index in the ring.
     pub index: u32,
-    /// True if it lies between GP_GET and GP_PUT: it is not fetched.
+    /// True if the entry lies between GP_GET and GP_PUT, and is therefore not fetched.
     pub pending: bool,
-    /// Its operations, in order.
+    /// Operations of the entry, in order.
     pub operations: Vec<Operation>,
     /// Place at which decoding stopped, if it did.
     pub stop: Option<Stop>,
-    /// Pushbuffer bytes it points to.
+    /// Number of pushbuffer bytes to which the entry points.
     pub bytes: u64,
-    /// Part of `bytes`: bytes that could not be read, or were used again since.
+    /// Part of `bytes`: bytes that could not be read, or that were reused since.
     pub missing: u64,
 }
 
 /// A channel and the contents of its ring.
 #[derive(Clone, Debug)]
 pub struct ChannelState {
-    /// Its number in this look.
+    /// Number of the channel in this look.
     pub id: ChannelId,
-    /// Its process.
+    /// Process of the channel.
     pub pid: u32,
     /// GPU by device file minor number.
     pub gpu: Option<u32>,
@@ -47,20 +47,20 @@ pub struct ChannelState {
     pub get: u32,
     /// GP_PUT.
     pub put: u32,
-    /// Entries of the ring.
+    /// Number of entries of the ring.
     pub entries: u32,
     /// The steps that were read, oldest first; the last is the one before GP_PUT.
     pub steps: Vec<Step>,
 }
 
-/// Number of entries from one place in a ring to another.
+/// Returns the number of entries from one place in a ring to another.
 fn ahead(from: u32, to: u32, entries: u32) -> u32 {
     let lap = u64::from(entries.max(1));
     ((u64::from(to) + lap - u64::from(from) % lap) % lap) as u32
 }
 
 impl ChannelState {
-    /// A channel with no steps yet.
+    /// Makes a channel without steps.
     #[must_use]
     pub fn new(id: ChannelId, pid: u32, get: u32, put: u32, entries: u32) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl ChannelState {
         }
     }
 
-    /// Tells whether a step launches something whose QMD was not seen.
+    /// Tells whether a step launches a QMD that was not seen.
     #[must_use]
     pub fn has_unresolved(&self) -> bool {
         let unresolved =
@@ -87,7 +87,7 @@ impl ChannelState {
             .any(|s| s.operations.iter().any(unresolved))
     }
 
-    /// Its launches, in ring order.
+    /// Returns the channel's launches, in ring order.
     pub fn launches(&self) -> impl Iterator<Item = &Launch> {
         let operations = self.steps.iter().flat_map(|s| &s.operations);
         operations.filter_map(|op| match op {
@@ -96,7 +96,7 @@ impl ChannelState {
         })
     }
 
-    /// Returns the launches of [`ChannelState::launches`], to be completed.
+    /// Returns the launches of [`ChannelState::launches`], so that they can be completed.
     pub fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launch> {
         let operations = self.steps.iter_mut().flat_map(|s| &mut s.operations);
         operations.filter_map(|op| match op {
@@ -105,19 +105,19 @@ impl ChannelState {
         })
     }
 
-    /// Entries that the GPU has not fetched.
+    /// Returns the number of entries that the GPU has not fetched.
     #[must_use]
     pub fn pending(&self) -> u32 {
         ahead(self.get, self.put, self.entries)
     }
 
-    /// Takes GP_GET as it was read later than the steps: what is fetched since is not pending, and neither are the steps up to the position `done`,
-    /// the newest that the channel's semaphore shows as done.
+    /// Takes in GP_GET as it was read later than the steps. Entries fetched since are no longer pending, and neither are the steps up to
+    /// the position `done`, the newest that the channel's semaphore shows as done.
     pub fn fetched_since(&mut self, get: u32, done: Option<u64>) {
         let passed = |done: &u64| self.steps.iter().rposition(|s| s.position == *done);
         let behind = |at: usize| (self.steps.len() - 1 - at) as u32;
         let by_done = done.as_ref().and_then(passed).map(behind);
-        // More than what was pending: GP_GET has passed GP_PUT as it was then.
+        // More than the pending entries were fetched: GP_GET has passed the former GP_PUT.
         let by_get = self
             .pending()
             .saturating_sub(ahead(self.get, get, self.entries));
@@ -179,7 +179,7 @@ impl ChannelState {
 /// One look.
 #[derive(Clone, Debug, Default)]
 pub struct RingState {
-    /// All channels of all processes that were looked at.
+    /// Channels of all processes that were looked at.
     pub channels: Vec<ChannelState>,
 }
 
@@ -195,13 +195,13 @@ impl Values {
         self.known.insert((pid, address), value);
     }
 
-    /// All that are set of a process, by address.
+    /// Returns all values that are set for a process, by address.
     pub fn of(&self, pid: u32) -> impl Iterator<Item = (GpuVa, u64)> {
         let of = self.known.range((pid, GpuVa(0))..=(pid, GpuVa(u64::MAX)));
         of.map(|((_, address), value)| (*address, *value))
     }
 
-    /// The value of a semaphore; `None` where its memory was not or could not be read.
+    /// Returns the value of a semaphore; `None` if its memory was not read, or could not be.
     #[must_use]
     pub fn get(&self, pid: u32, address: GpuVa, wide: bool) -> Option<u64> {
         let value = *self.known.get(&(pid, address))?;
@@ -209,7 +209,7 @@ impl Values {
     }
 }
 
-/// A write to a semaphore, whoever does it.
+/// A write to a semaphore, by any unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub(super) struct Release {
@@ -217,18 +217,18 @@ pub(super) struct Release {
     pub payload: u64,
 }
 
-/// A wait of an operation.
+/// A wait of an operation for a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Acquire {
     pub address: GpuVa,
     pub payload: u64,
     pub action: SemaphoreAction,
     pub wide: bool,
-    /// True if plain numbers are compared (ACQ_STRICT_GEQ); the other modes compare modulo 2^32 or 2^64.
+    /// True if plain numbers are compared (ACQ_STRICT_GEQ). The other modes compare modulo 2^32 or 2^64.
     pub strict: bool,
 }
 
-/// The semaphore releases of an operation, in order.
+/// Returns the semaphore releases of an operation, in order.
 pub(super) fn releases(op: &Operation) -> Vec<Release> {
     match op {
         Operation::Semaphore(s) if s.action == SemaphoreAction::Release => vec![Release {
@@ -251,7 +251,7 @@ pub(super) fn releases(op: &Operation) -> Vec<Release> {
                 payload: r.payload,
             })
             .collect(),
-        // An inline write of four bytes of the program's data can be the release that another channel waits for.
+        // An inline write of four bytes of the program's data can be the release for which another channel waits.
         Operation::Inline(i) if i.bytes == 4 || i.bytes == 8 => {
             let mut value = [0; 8];
             let len = i.head.len().min(8);
@@ -268,7 +268,7 @@ pub(super) fn releases(op: &Operation) -> Vec<Release> {
     }
 }
 
-/// The acquire of an operation.
+/// Returns the acquire of an operation.
 pub(super) fn acquire(op: &Operation) -> Option<Acquire> {
     match op {
         Operation::Semaphore(s) => match s.action {
@@ -280,7 +280,7 @@ pub(super) fn acquire(op: &Operation) -> Option<Acquire> {
                 payload: s.payload,
                 action: s.action,
                 wide: s.wide,
-                // SEM_EXECUTE's OPERATION in 2:0 is 2 there; the older SEMAPHORED has no such operation.
+                // In SEM_EXECUTE this is OPERATION (2:0) = 2; the older SEMAPHORED has no such operation.
                 strict: s.unit == SemaphoreUnit::Host && s.execute & 7 == 2,
             }),
             SemaphoreAction::Release | SemaphoreAction::Reduction | SemaphoreAction::Other(_) => {
@@ -292,8 +292,8 @@ pub(super) fn acquire(op: &Operation) -> Option<Acquire> {
 }
 
 impl Acquire {
-    /// Tells whether a value ends the wait. Greater-or-equal compares modulo 2^32 (or 2^64) unless strict: the difference is not
-    /// negative.
+    /// Tells whether a value ends the wait. Greater-or-equal compares modulo 2^32 (or 2^64) unless strict: it is met if the difference is
+    /// not negative.
     pub(super) fn is_met_by(&self, value: u64) -> bool {
         match self.action {
             SemaphoreAction::AcquireEqual => value == self.payload,
@@ -320,7 +320,7 @@ impl Acquire {
     }
 }
 
-/// Every semaphore address whose value the analysis needs, with its process.
+/// Returns every semaphore address, with its process, whose value the analysis needs.
 #[must_use]
 pub fn addresses(scene: &RingState) -> BTreeSet<(u32, GpuVa)> {
     let mut all = BTreeSet::new();

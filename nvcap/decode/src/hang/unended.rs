@@ -1,8 +1,7 @@
 //! Work of a channel that may not have ended: the suspects of a fault.
 //!
-//! A kernel or copy is left out only where its end is proven: by its own release, or by the channel's semaphore, which has
-//! passed a later step (the works of a channel run one after the other). What is not fetched or stands behind a wait has not
-//! begun.
+//! A kernel or copy is left out only if its end is proven: by its own release, or by the channel's semaphore, which has passed a later step
+//! (a channel runs its work one after the other). Work that is not fetched, or that is behind a wait, has not begun.
 
 use super::analysis::Judged;
 use super::ring_state::{ChannelState, Step, Values, acquire, releases};
@@ -12,13 +11,13 @@ use crate::record::{ChannelId, Suspect, SuspectKind};
 /// Work of a channel that may not have ended.
 #[derive(Clone, Debug, Default)]
 pub struct Unended<'a> {
-    /// Its kernels and copies, with their steps, in ring order.
+    /// Kernels and copies with their steps, in ring order.
     pub works: Vec<(&'a Step, &'a Operation)>,
-    /// True if the channel has no other: all that may run was read, and understood.
+    /// True if the channel has no other such work: all that may run was read and understood.
     pub is_whole: bool,
 }
 
-/// Finds the work of a channel whose end is not proven; `judged` is the channel's judgement with the same values.
+/// Finds the work of a channel whose end is not proven. `judged` is the channel's judgement with the same values.
 #[must_use]
 pub fn unended<'a>(channel: &'a ChannelState, judged: &Judged, values: &Values) -> Unended<'a> {
     let line = judged.semaphore.filter(|s| s.value.is_some());
@@ -37,7 +36,7 @@ pub fn unended<'a>(channel: &'a ChannelState, judged: &Judged, values: &Values) 
         before = Some(step.position);
         let waits = wait.filter(|w| w.position == step.position);
         for op in &step.operations {
-            // All behind it has not begun.
+            // Work after this acquire has not begun.
             if waits.is_some_and(|w| acquire(op).is_some_and(|a| a.address == w.address)) {
                 break;
             }
@@ -47,7 +46,7 @@ pub fn unended<'a>(channel: &'a ChannelState, judged: &Judged, values: &Values) 
             found.works.push((step, op));
             found.is_whole &= is_resolved;
         }
-        // The step at GP_GET may have begun; none behind it has.
+        // The step at GP_GET may have begun; no later step has.
         if step.pending || waits.is_some() {
             break;
         }
@@ -55,7 +54,8 @@ pub fn unended<'a>(channel: &'a ChannelState, judged: &Judged, values: &Values) 
     found
 }
 
-/// The suspect that a kernel or copy is, which was submitted on this channel by its ring's entry of this index; `None` for other operations.
+/// Returns the suspect for a kernel or copy that was submitted on this channel by the ring entry with this index; `None` for other
+/// operations.
 #[must_use]
 pub fn suspect(channel: ChannelId, index: u32, op: &Operation) -> Option<Suspect> {
     let bare = Suspect {
@@ -88,7 +88,7 @@ fn has_all(channel: &ChannelState) -> bool {
     begins && channel.steps.len() as u64 == u64::from(channel.put)
 }
 
-/// Tells, for a kernel or copy whose end is not proven, whether it is known what it does; `None` for everything else.
+/// Tells, for a kernel or copy whose end is not proven, whether its effect is known; `None` for everything else.
 fn is_open(
     op: &Operation,
     channel: &ChannelState,
@@ -114,14 +114,14 @@ fn is_open(
     let has_ended = match op {
         _ if own.contains(&true) => true,
         Operation::Launch(l) if !own.is_empty() => is_used_again(l, channel, step, done),
-        // A copy engine writes the channel's semaphore behind the copy.
+        // A copy engine writes the channel's semaphore after the copy.
         Operation::Copy(_) if matches!(channel.engine, Engine::Copy(_)) => is_passed,
         _ => is_past,
     };
     (!has_ended).then_some(is_resolved)
 }
 
-/// Tells whether a later step that is done writes a semaphore of the launch: libcuda uses one again when the kernel has ended.
+/// Tells whether a later step that is done writes a semaphore of the launch: libcuda reuses it once the kernel has ended.
 fn is_used_again(launch: &Launch, channel: &ChannelState, step: &Step, done: Option<u64>) -> bool {
     let later = channel.steps.iter().filter(|s| s.position > step.position);
     let mut done = later.filter(|s| done.is_some_and(|d| d >= s.position));

@@ -1,7 +1,7 @@
-//! Xid messages: what the driver writes into the kernel log when a GPU, or a program's work on it, fails.
+//! Xid messages: the driver's lines in the kernel log about a failure of a GPU, or of a program's work on it.
 //!
-//! NVIDIA documents them in "XID Errors" and its Xid catalog (docs.nvidia.com/deploy/xid-errors). The words changed over the
-//! years; what is read here is what all have: the PCI address, the number, and, where they are there, the process and the channel's number in hardware.
+//! NVIDIA documents them in "XID Errors" and its Xid catalog (docs.nvidia.com/deploy/xid-errors). The words changed over the years. Only
+//! the parts that all versions have are read: the PCI address, the number and, if present, the process and the channel's hardware number.
 
 mod access;
 mod advice;
@@ -12,17 +12,18 @@ pub use advice::{Known, known, numbers};
 
 use crate::record::Xid;
 
-/// Bits of a work-submit token that are the channel's number in hardware.
+/// Mask of the channel's hardware number in a work-submit token.
 const NUMBER: u32 = 0xfff;
-/// Bits of a runlist's number in a token, where it begins at bit 16.
+/// Mask of the runlist's number in a token, which begins at bit 16.
 const RUNLIST: u32 = 0x7f;
-/// The Xid of a channel that the driver removes, as at a process's end or for another channel's error: no fault of its own.
+/// Number of the Xid for a channel that the driver removes, as at a process's end or because of another channel's error. It is no fault of
+/// the channel's own.
 pub const REMOVAL: u32 = 45;
 /// Text for a number that the catalogue does not have.
 pub const UNKNOWN: &str = "see the driver's log (dmesg)";
 
 impl Xid {
-    /// Reads a message of the kernel log, which begins with `NVRM: Xid (`; `None` for any other.
+    /// Parses a message of the kernel log that begins with `NVRM: Xid (`; `None` for any other.
     #[must_use]
     pub fn parse(message: &str) -> Option<Self> {
         let rest = message.trim().strip_prefix("NVRM: Xid (")?;
@@ -32,7 +33,7 @@ impl Xid {
             code: code.trim().parse().ok()?,
             ..Self::default()
         };
-        // The address, then what of the GPU it is, if the GPU is divided (MIG); a word that is not known stays in the text.
+        // The address; then the part of the GPU, if the GPU is divided (MIG). An unknown word stays in the text.
         let mut words = place.split_whitespace();
         let pci = words.next().unwrap_or_default();
         pci.strip_prefix("PCI:")
@@ -46,7 +47,7 @@ impl Xid {
                 (None, None) => xid.text += &format!("({word}) "),
             }
         }
-        // `pid=` and `name=` lead what follows, if they are there; a name may have a comma in it.
+        // `pid=` and `name=` come first, if they are present; a name may contain a comma.
         let mut rest = rest.trim_start();
         if let Some(after) = rest.strip_prefix("pid=") {
             let (pid, after) = after.split_once(',').unwrap_or((after, ""));
@@ -59,26 +60,26 @@ impl Xid {
             rest = after.trim_start();
         }
         xid.hardware_channel = channel(rest).filter(|_| {
-            // Those of the whole GPU speak of channels of its memory.
+            // Errors of the whole GPU may name channels of its memory, which are no program's.
             catalogue::find(xid.code).is_none_or(|row| !row.whole_gpu)
         });
         xid.text += rest;
         Some(xid)
     }
 
-    /// Returns the meaning of its number.
+    /// Returns the meaning of the number.
     #[must_use]
     pub fn meaning(&self) -> &'static str {
         meaning(self.code)
     }
 
-    /// NVIDIA's name for its number.
+    /// Returns NVIDIA's name for the number.
     pub fn symbol(&self) -> Option<&'static str> {
         Some(catalogue::find(self.code)?.symbol)
     }
 
-    /// Tells whether the error is about the GPU and so about every process that uses it: the process in the message, if there is one, is that for
-    /// which the driver worked when it found the error. Where the catalogue does not have the number, what the message names decides.
+    /// Tells whether the error is about the GPU, and so about every process that uses it. If the message then names a process, it is the
+    /// one for which the driver worked when it found the error. If the catalogue does not have the number, the names in the message decide.
     pub fn is_of_whole_gpu(&self) -> bool {
         match catalogue::find(self.code) {
             Some(row) => row.whole_gpu,
@@ -92,12 +93,13 @@ impl Xid {
         self.pid.is_none() && self.hardware_channel.is_none() && !self.is_of_whole_gpu()
     }
 
-    /// The process that it is about, where it is about one and the message names it.
+    /// Returns the process that the message is about, if it is about one and names it.
     pub fn process(&self) -> Option<u32> {
         self.pid.filter(|_| !self.is_of_whole_gpu())
     }
 
-    /// Tells whether the channel may be that with this work-submit token of the GPU. A runlist of 0 may also be none: then the number decides.
+    /// Tells whether the channel may be the one with this work-submit token of the GPU. A runlist of 0 may also mean that none is given;
+    /// the number alone then decides.
     pub fn may_be_of(&self, token: u32) -> bool {
         self.hardware_channel.is_some_and(|channel| {
             let runlist = channel >> 24 & RUNLIST;
@@ -107,8 +109,8 @@ impl Xid {
     }
 }
 
-/// The channel in a message: `Ch 00000010`, `channel 0x0000001a`, `Channel 00000020`, `Channel ID 00000005`, `ChID 0007`; all
-/// hexadecimal. (`CE User Channel (0x9)` of a contained error is none: the number is an engine's, `NV2080_ENGINE_TYPE_COPY0`.)
+/// Returns the channel in a message: `Ch 00000010`, `channel 0x0000001a`, `Channel 00000020`, `Channel ID 00000005`, `ChID 0007`, all
+/// hexadecimal. (`CE User Channel (0x9)` of a contained error is no channel: the number is an engine's, `NV2080_ENGINE_TYPE_COPY0`.)
 fn channel(text: &str) -> Option<u32> {
     let mut words = text.split([' ', ',', ':']);
     while let Some(word) = words.next() {
@@ -139,7 +141,7 @@ pub fn meaning(code: u32) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Messages as users of these drivers published them: the forms of pid, name and channel.
+    /// Test of messages as users of these drivers published them: the forms of pid, name and channel.
     #[test]
     fn messages() {
         let line = "NVRM: Xid (PCI:0000:c1:00): 31, pid=2646416, name=python, channel 0x0000001a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC10 \
@@ -197,7 +199,8 @@ mod tests {
         assert_eq!((bare.code, bare.text.as_str()), (62, ""));
     }
 
-    /// Lines of kernel logs in public reports (issues of the driver's repository and of monitoring tools): number, process, channel.
+    /// Test of lines of kernel logs in public reports (issues of the driver's repository and of monitoring tools): number, process,
+    /// channel.
     #[test]
     fn lines_of_published_logs() {
         for (line, wanted) in [
@@ -259,7 +262,7 @@ mod tests {
         ] {
             assert_eq!(Xid::parse(line), None, "{line}");
         }
-        // Whatever follows is read or left.
+        // Anything that follows is read or left out.
         assert_eq!(
             Xid::parse("NVRM: Xid (): 1, Ch").unwrap().hardware_channel,
             None
@@ -272,7 +275,7 @@ mod tests {
         );
     }
 
-    /// A GPU that is divided (MIG), and contained errors: the forms of the driver's source (kernel_rc.c,
+    /// Test of a GPU that is divided (MIG), and of contained errors: the forms in the driver's source (kernel_rc.c,
     /// kern_gpu_error_cont_ga100.c).
     #[test]
     fn parts_of_a_gpu() {
@@ -333,7 +336,7 @@ mod tests {
         };
         assert!(of(0x0100_0012, 0x1_0012) && !of(0x0100_0012, 0x2_0012));
         assert!(!of(0x0100_0012, 0x1_0013) && !of(0x0100_0012, 0x12));
-        // The eighth bit is none of the runlist's.
+        // The eighth bit does not belong to the runlist.
         assert!(of(0x8100_0012, 0x1_0012));
         // Older drivers do not tell the runlist.
         assert!(of(0x12, 0x12) && of(0x12, 0x1_0012) && !of(0x12, 0x13));
@@ -377,7 +380,7 @@ mod tests {
         assert_eq!(xid.symbol(), Some("GPU_HAS_FALLEN_OFF_THE_BUS"));
     }
 
-    /// Lines cut anywhere, and with other bytes anywhere: read or left, without a panic.
+    /// Test of lines that are cut anywhere, or have other bytes anywhere: they are read or left out, without a panic.
     #[test]
     fn any_bytes() {
         let line = "NVRM: Xid (PCI:0000:35:00 GPU-I:01 GPU-CI:02): 31, pid=7, name=\u{e4}, b, Channel ID 0x0100000a, intr 0";

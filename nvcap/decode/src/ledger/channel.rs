@@ -1,4 +1,4 @@
-//! One channel's part of the ledger: the sum of its ring positions.
+//! One channel's part of the ledger: the account of its ring positions.
 
 use std::ops::Range;
 
@@ -6,65 +6,65 @@ use crate::decode::{engine_of, event::Engine};
 use crate::record::{Channel, Origin, Skipped, Submission};
 use crate::wire::entry;
 
-/// Number of separate missing ranges of one channel that are remembered. Beyond that the entries are still counted; only for the
-/// oldest ranges, a second report or a later capture of the same entries is no longer recognised.
+/// Number of separate missing ranges that are kept of one channel. Entries beyond that are still counted. Only a second report or a later
+/// capture of entries in the oldest ranges is no longer recognised.
 const RANGES_REMEMBERED: usize = 1024;
 
 /// Account of one channel's stream.
 #[derive(Clone, Debug, Default)]
 pub struct ChannelLedger {
-    /// The process, 0 where unknown.
+    /// Process id; 0 if unknown.
     pub pid: u32,
-    /// Its command name, where known.
+    /// Command name of the process, if known.
     pub process: Option<String>,
-    /// Device file minor number of the GPU, where known.
+    /// Device file minor number of the GPU, if known.
     pub gpu: Option<u32>,
-    /// Work-submit token, where known.
+    /// Work-submit token, if known.
     pub token: Option<u32>,
-    /// Engine that it feeds, where known.
+    /// Engine that the channel feeds, if known.
     pub engine: Engine,
-    /// Channel class, where known.
+    /// Channel class, if known.
     pub class: Option<u32>,
-    /// Way in which the channel was learnt, where it was announced.
+    /// Way in which the channel became known, if it was announced.
     pub origin: Option<Origin>,
-    /// Entries in the ring, where known.
+    /// Number of entries in the ring, if known.
     pub ring_entries: Option<u32>,
     /// Submissions captured.
     pub submissions: u64,
     /// Ring entries captured.
     pub entries: u64,
-    /// Pushbuffer bytes captured, the unreadable ones not included.
+    /// Pushbuffer bytes captured, without the unreadable ones.
     pub bytes: u64,
     /// Ring entries known to be missing.
     pub gaps: u64,
-    /// Pushbuffer bytes that were announced by an entry and could not be read.
+    /// Pushbuffer bytes that an entry announced and that could not be read.
     pub unreadable: u64,
-    /// Submissions captured later than at their own doorbell. Not a loss.
+    /// Submissions captured later than at their own doorbell. This is no loss.
     pub late: u64,
-    /// Ring entries that were read later than at their own doorbell, behind another of the same submission: which doorbells they had is not
-    /// known, so that there are fewer submissions than there were doorbells. Not a loss.
+    /// Ring entries that were read later than at their own doorbell, after another entry of the same submission. Their doorbells are not
+    /// known, so there are fewer submissions than doorbells. This is no loss.
     pub merged: u64,
     /// Ring entries captured that had been captured before.
     pub repeated: u64,
     /// Submissions whose `prev_put` differs from the `gp_put` of the submission before.
     pub contradictions: u64,
-    /// Ring entries that nobody read because the user asked for it (`--count`, `--duty`). Not a loss.
+    /// Ring entries that were not read because the user asked for it (`--count`, `--duty`). This is no loss.
     pub skipped: u64,
-    /// Doorbells that were counted for these.
+    /// Doorbells that were counted for the skipped entries.
     pub doorbells: u64,
     /// Position of the first entry that was seen or is known to be missing.
     pub first: Option<u64>,
-    /// Time of the first and the last submission, ns; none where no submission had one.
+    /// Times of the first and the last submission, ns; `None` if no submission had a time.
     pub times: Option<(u64, u64)>,
-    /// Position that the next submission must have.
+    /// Position at which the next submission must begin.
     next: Option<u64>,
     /// GP_PUT that the next submission must have found.
     next_put: Option<u32>,
-    /// Missing ranges, ascending and apart.
+    /// Missing ranges, in ascending order and not adjacent.
     missing: Vec<Range<u64>>,
 }
 
-/// Returns GP_PUT behind this number of further entries of a ring that is not empty.
+/// Returns GP_PUT after this number of further entries of a ring that is not empty.
 fn advanced(put: u32, entries: u64, ring: u32) -> u32 {
     let ring = u64::from(ring);
     ((u64::from(put) + entries % ring) % ring) as u32
@@ -83,7 +83,7 @@ impl ChannelLedger {
         self.first == Some(0) && self.origin != Some(Origin::Found)
     }
 
-    /// The missing ring positions, as far as they are remembered, in ascending order.
+    /// Returns the missing ring positions, as far as they are kept, in ascending order.
     #[must_use]
     pub fn missing_ranges(&self) -> &[Range<u64>] {
         &self.missing
@@ -110,7 +110,7 @@ impl ChannelLedger {
         }
     }
 
-    /// Removes a captured range from the missing ranges; returns how many entries that were.
+    /// Removes a captured range from the missing ranges. Returns the number of entries removed.
     fn fill(&mut self, range: &Range<u64>) -> u64 {
         let mut filled = 0;
         let mut left = Vec::with_capacity(self.missing.len() + 1);
@@ -163,7 +163,7 @@ impl ChannelLedger {
         let announced = self.announced_entries(s);
         let start = s.position;
         let end = start.saturating_add(seen);
-        // Where its allocation was seen, the stream begins at position 0.
+        // If the channel's allocation was seen, the stream begins at position 0.
         let from_zero = (self.origin == Some(Origin::Allocated)).then_some(0);
         let Some(next) = self.next.or(from_zero) else {
             self.first = Some(start);
@@ -172,7 +172,7 @@ impl ChannelLedger {
         };
         self.first = Some(self.first.unwrap_or(next));
         if start < next {
-            // Captured out of order, or twice.
+            // These entries were captured out of order, or twice.
             let again = start..end.min(next);
             let filled = self.fill(&again);
             self.repeated += again.end.saturating_sub(again.start).saturating_sub(filled);
@@ -196,7 +196,7 @@ impl ChannelLedger {
         self.after(s, end, announced);
     }
 
-    /// Sets the expected start of the next submission, and counts entries that this one announced and did not bring.
+    /// Sets the expected start of the next submission, and counts entries that this one announced and did not contain.
     fn after(&mut self, s: &Submission, end: u64, announced: Option<u64>) {
         let promised = s.position.saturating_add(announced.unwrap_or(0));
         if promised > end {
@@ -208,7 +208,7 @@ impl ChannelLedger {
         self.next_put = Some(s.gp_put);
     }
 
-    /// Returns the number of entries that GP_PUT announces; `None` if a wrapped ring of unknown size leaves it open.
+    /// Returns the number of entries that GP_PUT announces; `None` if it is uncertain because a ring of unknown size wrapped.
     fn announced_entries(&self, s: &Submission) -> Option<u64> {
         match self.ring_entries {
             Some(ring) if ring > 0 && s.gp_put < ring && s.prev_put < ring => {
@@ -234,13 +234,13 @@ impl ChannelLedger {
         self.leave_out(p.position, p.entries);
     }
 
-    /// Entries were reported that are not captured: the next submission follows them.
+    /// Records entries that were reported but not captured. The next submission follows them.
     fn leave_out(&mut self, position: u64, count: u64) {
         let end = position.saturating_add(count);
         self.first = Some(self.first.unwrap_or(position).min(position));
         match self.next {
-            // Reported in order: the next submission follows the lost entries. Its expected GP_PUT is then known only if
-            // the ring's size is.
+            // The loss was reported in order: the next submission follows the lost entries. Its expected GP_PUT is then known only if the
+            // ring's size is.
             Some(next) if position <= next && end > next => {
                 self.next_put = match (self.ring_entries, self.next_put) {
                     (Some(ring), Some(put)) if ring > 0 => Some(advanced(put, end - next, ring)),
@@ -263,7 +263,7 @@ impl ChannelLedger {
         }
         self.class = c.class.or(self.class);
         self.ring_entries = c.entries.or(self.ring_entries);
-        // A channel that is announced again (its token became known) keeps its first origin.
+        // A channel that is announced again, because its token became known, keeps its first origin.
         self.origin = self.origin.or(Some(c.origin));
     }
 }
@@ -274,7 +274,7 @@ mod tests {
     use crate::gpu_time::made_up::{KERNELS, kernel, submission};
     use crate::record::{At, How, SkippedWhy};
 
-    /// A submission of `entries` entries.
+    /// Makes a submission of `entries` entries.
     fn of(position: u64, entries: usize, puts: (u32, u32)) -> Submission {
         let mut s = submission(KERNELS, position, 1, How::Trapped, &kernel(0));
         s.segments = vec![s.segments[0].clone(); entries];
@@ -289,7 +289,7 @@ mod tests {
         }
     }
 
-    /// A recording may give a ring any size: an entry that is announced and did not come is missing in each.
+    /// Test of rings of any size, which a recording may have: an entry that is announced and did not come is missing in each.
     #[test]
     fn a_missing_entry_is_counted_in_rings_of_all_sizes() {
         for entries in [1024, 1 << 31, (1 << 31) + 1, u32::MAX - 1, u32::MAX] {
@@ -306,7 +306,7 @@ mod tests {
                     channel.submission(&of(7, came, puts));
                     assert_eq!(channel.gaps, missing, "{entries} {puts:?} {came}");
                     assert_eq!(channel.is_complete(), missing == 0);
-                    // It is continued where it was left.
+                    // The stream continues where it was left.
                     channel.submission(&of(10, 0, (puts.1, puts.1)));
                     assert_eq!((channel.gaps, channel.contradictions), (missing, 0));
                 }
@@ -314,7 +314,7 @@ mod tests {
         }
     }
 
-    /// Positions and numbers of a recording may be anything.
+    /// Test of any positions and numbers, which a recording may have.
     #[test]
     fn positions_up_to_the_last_do_not_overflow() {
         let ends = [0, 1, 1 << 63, u64::MAX - 1, u64::MAX];
@@ -337,7 +337,7 @@ mod tests {
                 }
             }
         }
-        // More ranges than are remembered: the oldest is counted anew each time, and no count ends at 0.
+        // With more ranges than are kept, the oldest is counted anew each time, and no count falls below 0.
         let mut channel = ring(1024);
         for n in 0..=RANGES_REMEMBERED as u64 {
             channel.lost_entries(u64::MAX - 2 * n - 1, 1);

@@ -1,9 +1,9 @@
-//! Faults of the GPU in the ledger: what each is blamed on.
+//! Faults of the GPU in the ledger, and the work blamed for each.
 
 use crate::hang::xid::{Access, REMOVAL};
 use crate::record::{ChannelId, Fault, Suspect, SuspectKind};
 
-/// The most faults that are kept; others are counted.
+/// The most faults that are kept; further ones are only counted.
 const KEPT: usize = 256;
 
 /// Faults of a trace.
@@ -11,36 +11,36 @@ const KEPT: usize = 256;
 pub(super) struct Faults {
     kept: Vec<Fault>,
     count: u64,
-    /// Those of GPUs, of which no message names a process.
+    /// Number of faults of GPUs for which no message names a process.
     of_gpus: u64,
     /// Processes whose notifiers were not read at their end: those that are kept, and the number of all.
     unread: Vec<u32>,
     unread_count: u64,
 }
 
-/// Causes of the faults of one process with one number: the driver stops all channels of a group for one of them.
+/// Causes of the faults of one process with one Xid number. (The driver stops all channels of a group because of one of them.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blame<'a> {
-    /// The process, 0 where unknown.
+    /// Process id; 0 if unknown.
     pub pid: u32,
-    /// PCI address of the GPU of an error that no message gives a process: it may be that of one that is not traced.
+    /// PCI address of the GPU, for an error for which no message names a process. The process may be one that is not traced.
     pub pci: Option<&'a str>,
-    /// The number of the Xid.
+    /// Number of the Xid.
     pub code: u32,
-    /// The channels that were stopped, as far as known.
+    /// Channels that were stopped, as far as known.
     pub channels: Vec<ChannelId>,
     /// Work that had not ended, each kernel once.
     pub suspects: Vec<&'a Suspect>,
-    /// True if no other work can have caused it.
+    /// True if no other work can have caused the fault.
     pub only_these: bool,
-    /// The access to memory that failed, where the kernel log told it.
+    /// Memory access that failed, if the kernel log reported it.
     pub access: Option<Access>,
-    /// The exception of an SM, as the kernel log has it.
+    /// Exception of an SM, in the words of the kernel log.
     pub exception: Option<&'a str>,
 }
 
 impl<'a> Blame<'a> {
-    /// That of one fault alone.
+    /// Makes the blame of a single fault.
     #[must_use]
     pub fn of(fault: &'a Fault) -> Self {
         let mut blame = Self {
@@ -77,7 +77,7 @@ impl<'a> Blame<'a> {
 }
 
 impl Blame<'_> {
-    /// The work that caused it, where only one can have.
+    /// Returns the work that caused the fault, if only one can have.
     #[must_use]
     pub fn culprit(&self) -> Option<&Suspect> {
         match self.suspects[..] {
@@ -195,7 +195,7 @@ mod tests {
         let again = fault(7, 31, 0, vec![suspect(0, 0x100), suspect(0, 0x100)]);
         let idle = fault(7, 31, 1, vec![]);
         assert_eq!(blamed(&[again, idle.clone()]), [(7, 31, vec![0x100], true)]);
-        // Two kernels, none, and one where something could not be read.
+        // A fault with two kernels, one with none, and one in which something could not be read.
         let two = fault(7, 31, 1, vec![suspect(1, 0x200)]);
         assert_eq!(
             blamed(&[one.clone(), two]),

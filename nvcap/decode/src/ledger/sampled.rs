@@ -1,26 +1,26 @@
-//! The account of samples of program counters.
+//! Account of samples of program counters.
 
 use crate::record::Samples;
 
-/// Sums of samples of program counters. What is lost of them makes nothing else incomplete.
+/// Sums of samples of program counters. Lost samples make nothing else incomplete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sampled {
-    /// Windows of time in which they were counted.
+    /// Number of windows of time in which samples were counted.
     pub windows: u64,
-    /// Time of these windows, ns.
+    /// Total length of these windows, ns.
     pub ns: u64,
     /// Number of samples.
     pub samples: u64,
-    /// Readings at which the hardware had dropped samples.
+    /// Number of readings at which the hardware had dropped samples.
     pub overflows: u64,
-    /// Bytes of samples that are not whole.
+    /// Bytes of incomplete samples.
     pub cut_bytes: u64,
-    /// Bytes of their stream that are not understood.
+    /// Bytes of the samples' stream that are not understood.
     pub strange_bytes: u64,
 }
 
 impl Sampled {
-    /// Takes a window into account.
+    /// Takes in a window.
     pub(super) fn add(&mut self, s: &Samples) {
         for (sum, more) in [
             (&mut self.windows, 1),

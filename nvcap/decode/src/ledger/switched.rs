@@ -1,23 +1,23 @@
-//! The account of context switches that the driver recorded.
+//! Account of context switches that the driver recorded.
 
 use crate::record::Switches;
 use crate::switches::Told;
 
-/// Sums of recorded context switches. What is lost of them makes nothing else incomplete.
+/// Sums of recorded context switches. Lost records make nothing else incomplete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switched {
-    /// Windows of time in which they were recorded.
+    /// Number of windows of time in which switches were recorded.
     pub windows: u64,
     /// Number of the driver's records.
     pub records: u64,
-    /// Records that are missing.
+    /// Number of missing records.
     pub missing: u64,
-    /// Records that are not understood.
+    /// Number of records that are not understood.
     pub strange: u64,
 }
 
 impl Switched {
-    /// Takes a window into account.
+    /// Takes in a window.
     pub(super) fn add(&mut self, window: &Switches) {
         self.windows = self.windows.saturating_add(1);
         for told in &window.told {

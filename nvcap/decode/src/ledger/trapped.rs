@@ -1,30 +1,30 @@
-//! The account of the trap, as the ledger states it.
+//! Account of the trap, as the ledger states it.
 
-/// Account that the trap gives of its own work. None of it is a loss: entries for which a hit without a program rang are fetched
-/// later, and entries that cannot be fetched are reported as a loss.
+/// Account of the trap: its report on its own work. None of these numbers is a loss. Entries whose doorbell hit without running a program
+/// are fetched later, and entries that cannot be fetched are reported as a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Trapped {
     /// Hits of breakpoints that the kernel counted.
     pub hits: u64,
-    /// BPF programs that ran at them.
+    /// Runs of BPF programs at these hits.
     pub runs: u64,
     /// Part of `runs`: programs that ran before the doorbell was rung.
     pub before: u64,
-    /// Doorbells that found the ring buffer full: what they rang for was fetched later.
+    /// Doorbells that found the ring buffer full; their entries were fetched later.
     pub deferred: u64,
-    /// Doorbells that were left to a later one of their channel (`--batch`).
+    /// Doorbells that were left to a later doorbell of their channel (`--batch`).
     pub put_off: u64,
     /// Doorbells that were counted and not captured (`--count`).
     pub counted: u64,
-    /// SIGTRAPs that nobody asked for: debug exceptions of which the kernel was not told the cause, as where the machine loses a hit. The
-    /// kernel counts no hit then.
+    /// SIGTRAPs without a cause: debug exceptions whose cause the kernel was not told, as happens if the machine loses a hit. The kernel
+    /// counts no hit then.
     pub stray_traps: u64,
-    /// Time for which doorbells were watched, and what it tells of all, with `--duty`.
+    /// Time for which doorbells were watched, and the extrapolation to the whole trace, with `--duty`.
     pub duty: Option<Duty>,
 }
 
 impl Trapped {
-    /// Hits that ran no program: another one was running on that processor.
+    /// Returns the number of hits that ran no program because another program was running on that processor.
     #[must_use]
     pub fn without_program(&self) -> u64 {
         self.hits.saturating_sub(self.runs)
@@ -36,32 +36,32 @@ impl Trapped {
 pub struct Estimate {
     /// The most likely value.
     pub about: f64,
-    /// Half the width of the interval that holds the true value with a confidence of 95 %; `None` where there were too few windows
-    /// to tell.
+    /// Half the width of the interval that contains the true value with a confidence of 95 %; `None` if there were too few windows.
     pub margin: Option<f64>,
 }
 
-/// A trace that watches doorbells for a share of the time. Ring positions are followed in all the time, so that the number of entries
-/// is known; the rest is extrapolated.
+/// A trace that watches doorbells for a share of the time. Ring positions are followed all the time, so the number of entries is known; the
+/// other numbers are extrapolated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Duty {
-    /// Times that doorbells were watched.
+    /// Number of windows in which doorbells were watched.
     pub windows: u64,
-    /// Time that doorbells were watched in all, ns.
+    /// Total time for which doorbells were watched, ns.
     pub watched_ns: u64,
     /// Time from the first window to the end of the trace, ns.
     pub all_ns: u64,
-    /// Ring entries in all that time.
+    /// Number of ring entries in that time.
     pub entries: u64,
-    /// Looks at which so much of a ring was new that it may have gone round since the one before: then there were more entries.
+    /// Number of looks at which so much of a ring was new that the ring may have wrapped since the previous look. There may then have been
+    /// more entries.
     pub doubtful: u64,
-    /// Submissions in all that time.
+    /// Submissions in `all_ns`.
     pub submissions: Estimate,
-    /// Pushbuffer bytes in all that time.
+    /// Pushbuffer bytes in `all_ns`.
     pub bytes: Estimate,
 }
 
-/// Amount captured in a window or in a trace.
+/// Amounts captured in a window or in a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Submissions.
@@ -84,7 +84,7 @@ impl std::ops::Sub for Captured {
     }
 }
 
-/// The sums of windows of one number, for its estimate.
+/// Sums over windows of one number, for its estimate.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     x: f64,
@@ -92,14 +92,15 @@ struct Sums {
     xe: f64,
 }
 
-/// Windows in which doorbells were watched, and what was captured in each.
+/// Windows in which doorbells were watched, and the amounts captured in each.
 ///
-/// The estimate is that of a ratio: what was captured in the windows by their entries, applied to all entries, whose number is known. Its
-/// variance is that of the windows about this ratio. Time is no measure: the program is slower where it is watched.
+/// The estimate is a ratio estimate: the number captured in the windows, divided by the windows' entries, and applied to all entries, whose
+/// number is known. The variance is that of the windows about this ratio. Time is not used as a measure, because the program is slower
+/// while it is watched.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Windows {
     count: u64,
-    /// Windows in which something was captured.
+    /// Number of windows in which something was captured.
     full: u64,
     ns: u64,
     e: f64,
@@ -108,10 +109,11 @@ pub struct Windows {
     bytes: Sums,
 }
 
-/// The least number of windows that an interval is stated for: a seventh of the time that is unlike the rest is met by fewer once in
-/// twenty times not at all.
+/// The least number of windows for which an interval is stated. If a seventh of the time differs from the rest, fewer windows miss it
+/// entirely once in twenty times.
 const LEAST_WINDOWS: u64 = 20;
-/// The same of windows that weigh alike: where a few have most of the entries, they are as good as so many.
+/// The least effective number of windows for which an interval is stated. Windows with very unequal numbers of entries count as fewer
+/// windows of equal weight.
 const LEAST_ALIKE: f64 = 6.0;
 
 impl Windows {
@@ -133,7 +135,7 @@ impl Windows {
         }
     }
 
-    /// Returns the estimates for all of `entries` entries in `all_ns`.
+    /// Returns the estimates for all `entries` entries in `all_ns`.
     pub fn duty(&self, all_ns: u64, entries: u64, doubtful: u64) -> Duty {
         Duty {
             windows: self.count,
@@ -152,11 +154,11 @@ impl Windows {
         }
         let all = entries as f64;
         let ratio = s.x / self.e;
-        // An empty window says nothing of what entries hold.
+        // An empty window tells nothing about the content of entries.
         let n = self.full as f64;
         let alike = self.e * self.e / self.ee;
         let squares = (s.xx - 2.0 * ratio * s.xe + ratio * ratio * self.ee).max(0.0);
-        // What was captured is known: only the rest is estimated.
+        // The captured part is known; only the rest is estimated.
         let rest = (1.0 - self.e / all.max(1.0)).max(0.0);
         let enough = self.full >= LEAST_WINDOWS && alike >= LEAST_ALIKE;
         let margin = enough.then(|| {
@@ -170,7 +172,7 @@ impl Windows {
     }
 }
 
-/// Returns Student's t for 95 % and this number of degrees of freedom, to 1 % from 4 on.
+/// Returns Student's t for 95 % and these degrees of freedom, accurate to 1 % from 4 on.
 fn student(freedom: f64) -> f64 {
     1.96 + 2.372 / freedom + 2.822 / (freedom * freedom) + 2.556 / (freedom * freedom * freedom)
 }
@@ -187,7 +189,7 @@ mod tests {
             ..Trapped::default()
         };
         assert_eq!(trapped.without_program(), 2);
-        // Runs of an event whose count could not be read.
+        // Runs at an event whose count could not be read.
         assert_eq!(Trapped { runs: 9, ..trapped }.without_program(), 0);
     }
 
@@ -210,7 +212,7 @@ mod tests {
         assert!((duty.submissions.about - 11_400.0).abs() < 1e-6);
         assert!((duty.bytes.about - 1_140_000.0).abs() < 1e-6);
         assert!(duty.bytes.margin.unwrap() < 1e-3, "{duty:?}");
-        // Half of the windows see long entries.
+        // Half of the windows have long entries.
         let mut uneven = Windows::default();
         for n in 0..100 {
             uneven.add(5_000_000, window(100, 100, 20_000 * (n % 2)));
@@ -220,7 +222,7 @@ mod tests {
         // 100 windows, standard deviation 10,050 of 10,000 each, a tenth captured: 10^7 x 1.984 x 0.1005 x sqrt(0.9).
         let margin = duty.bytes.margin.unwrap();
         assert!((margin - 1_892_000.0).abs() < 10_000.0, "{margin}");
-        // All of it captured: nothing is uncertain.
+        // Everything was captured: nothing is uncertain.
         assert_eq!(uneven.duty(1, 10_000, 0).bytes.margin, Some(0.0));
     }
 
@@ -246,7 +248,7 @@ mod tests {
         let (mut held, runs) = (0, 400);
         for _ in 0..runs {
             let mut windows = Windows::default();
-            // A third of the windows has entries of 1,500 bytes, the others of 60; each has some 50 of them.
+            // A third of the windows has entries of 1,500 bytes, the others of 60; each has some 50 entries.
             for _ in 0..60 {
                 let each = if random() % 3 == 0 { 1_500 } else { 60 };
                 let entries = 40 + random() % 21;
@@ -258,7 +260,7 @@ mod tests {
         assert!((366..=392).contains(&held), "{held} of {runs}");
     }
 
-    /// Windows that have captured nothing, and one that has captured nearly all, are not so many windows.
+    /// Test of windows that captured nothing, and of one that captured nearly everything: they count as fewer windows.
     #[test]
     fn windows_that_tell_nothing_do_not_count() {
         let mut idle = Windows::default();
@@ -271,21 +273,21 @@ mod tests {
         assert_eq!(idle.duty(10_000, 30_000, 0).submissions.margin, None);
     }
 
-    /// A program's submissions in virtual time.
+    /// Submissions of a program in virtual time.
     #[derive(Clone, Copy, Debug)]
     enum Stream {
         /// Submissions of all kinds, at any time.
         Steady,
-        /// Long ones for 30 ms, once in 210 ms at a time that differs.
+        /// Long ones for 30 ms, once in each 210 ms at a varying time.
         Bursts,
-        /// Long ones in 15 of each 50 ms: about as long as the pause between two windows.
+        /// Long ones in 15 of each 50 ms, which is about the pause between two windows.
         Periodic,
         /// Long ones in 0.7 of each 2 s.
         Phases,
     }
 
     impl Stream {
-        /// The entries of a submission at this time, us, and the bytes of each.
+        /// Returns the number of entries of a submission at this time (us), and the bytes of each entry.
         fn at(self, us: u64, random: u64) -> (u64, u64) {
             let is_long = match self {
                 Self::Steady => random.is_multiple_of(4),
@@ -297,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Samples a trace of `us` of virtual time. Returns what its windows tell, and the truth.
+    /// Samples a trace of `us` of virtual time. Returns the estimates by its windows, and the true numbers.
     fn sampled(stream: Stream, share: f64, us: u64, seed: u64) -> (Duty, Captured) {
         let mut state = seed;
         // SplitMix64.
@@ -307,7 +309,7 @@ mod tests {
             let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
             x ^ x >> 31
         };
-        // Of an exponential distribution.
+        // A waiting time with an exponential distribution.
         let wait = |random: u64, mean: f64| {
             let chance = ((random >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
             (-mean * chance.ln()) as u64
@@ -334,7 +336,7 @@ mod tests {
                 sum.entries += entries;
                 sum.bytes += entries * bytes;
             }
-            // 200 us on average, at any time.
+            // The pause is 200 us on average, at any time.
             now += 1 + wait(random(), 200.0);
         }
         (windows.duty(1_000 * us, truth.entries, 0), truth)
@@ -370,7 +372,7 @@ mod tests {
                     "{stream:?} {share}: {held:?} of {stated}"
                 );
             }
-            // Too short for an interval: none is stated.
+            // The trace is too short for an interval: none is stated.
             for seed in 0..50 {
                 let (duty, _) = sampled(stream, 0.2, 300_000, seed);
                 let margins = (duty.submissions.margin, duty.bytes.margin);

@@ -1,4 +1,4 @@
-//! Part of the captured bytes that was understood: the second axis of the ledger, beside what is missing.
+//! Part of the captured bytes that was understood: the second measure of the ledger, besides the missing parts.
 
 use crate::decode::Counts;
 
@@ -7,7 +7,7 @@ use crate::decode::Counts;
 pub struct Understanding {
     /// Kernels of the program that were launched, as CUPTI counts them.
     pub kernels: u64,
-    /// Launches in all, kernels of the driver and unresolved ones included.
+    /// Number of launches, including kernels of the driver and unresolved ones.
     pub launches: u64,
     /// Part of `launches`: nodes of graph replays.
     pub nodes: u64,
@@ -26,7 +26,7 @@ pub struct Understanding {
 }
 
 impl Understanding {
-    /// Tells whether nothing was left that was not understood.
+    /// Tells whether everything was understood.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.unresolved == 0 && self.classless == 0 && self.stops == 0

@@ -1,24 +1,24 @@
-//! The account of what could not be followed.
+//! Account of what could not be followed.
 
-/// The most reasons for untraced things that have a row of their process, and again that have one of their words alone; the others are counted.
+/// The most reasons that are kept in a row with their process, and again in a row with their words only. Further reasons are only counted.
 pub(super) const REASONS_KEPT: usize = 64;
 
-/// Words for the reasons that are not kept.
+/// Words for reasons beyond the limit.
 pub(super) const MORE_REASONS: &str = "more reasons than are kept in words";
 
-/// Reason why something could not be followed, and how often.
+/// Reason why something could not be followed, and its count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untraced {
-    /// The process, 0 where unknown and for reasons of several processes of which no row is kept.
+    /// Process id; 0 if unknown, and for reasons of several processes that have no row of their own.
     pub pid: u32,
-    /// In words.
+    /// Reason in words.
     pub why: String,
-    /// Number of times that it happened.
+    /// Number of occurrences.
     pub count: u64,
 }
 
-/// Adds to the reasons: in a row of its process while there is room, else in one row for its words, else without its words. So the reason of many
-/// processes hides no other one.
+/// Adds a reason: in a row of its process while there is room, else in one row for its words, else in the row without its words. A reason
+/// that many processes have thus hides no other reason.
 pub(super) fn add(rows: &mut Vec<Untraced>, pid: u32, why: &str, count: u64) {
     let place = |pid: u32, why: &str| rows.iter().position(|r| r.pid == pid && r.why == why);
     let is_room = rows.len() < REASONS_KEPT;

@@ -1,34 +1,34 @@
-//! Channels as they become known.
+//! Channels, recorded when they become known.
 
 use super::{At, ChannelId, CpuVa, named};
 use crate::wire::GpuVa;
 
-/// A channel became known to the source: later records may name it by `id`.
+/// A channel that became known to the source. Later records may refer to it by `id`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// Time when it became known, and the process.
+    /// Time at which the channel became known, and the process.
     pub at: At,
-    /// Its number in this trace.
+    /// Number of the channel in this trace.
     pub id: ChannelId,
-    /// Device file minor number of its GPU, where known.
+    /// Device file minor number of the GPU, if known.
     pub gpu: Option<u32>,
-    /// Work-submit token, where known. A later [`Record::Channel`](super::Record::Channel) with the same id may add it.
+    /// Work-submit token, if known. A later [`Record::Channel`](super::Record::Channel) with the same id may add it.
     pub token: Option<u32>,
-    /// Channel class (0xc86f, ...), where known.
+    /// Channel class (0xc86f, ...), if known.
     pub class: Option<u32>,
-    /// NV2080_ENGINE_TYPE it was allocated for, where known.
+    /// NV2080_ENGINE_TYPE for which the channel was allocated, if known.
     pub engine: Option<u32>,
-    /// RM client and object handle, where known.
+    /// RM client and object handle, if known.
     pub handle: Option<(u32, u32)>,
-    /// The ring's address for the GPU.
+    /// GPU address of the ring.
     pub ring_gpu: Option<GpuVa>,
-    /// The ring's address in the process.
+    /// Address of the ring in the process.
     pub ring: Option<CpuVa>,
-    /// Entries in the ring (a power of two).
+    /// Number of entries in the ring (a power of two).
     pub entries: Option<u32>,
-    /// USERD's address in the process.
+    /// Address of USERD in the process.
     pub userd: Option<CpuVa>,
-    /// Way in which it was learnt.
+    /// Way in which the channel became known.
     pub origin: Origin,
 }
 
@@ -54,18 +54,18 @@ impl Channel {
 }
 
 named! {
-    /// Way in which a channel was learnt.
+    /// Way in which a channel became known.
     pub enum Origin {
-        /// Its allocation was seen.
+        /// Its allocation, which was seen.
         Allocated = "allocated",
-        /// Found in the memory of a process that was already running.
+        /// Search of the memory of a process that was already running.
         Found = "found",
-        /// Found in the memory of a running process, as `Found`, and its token is that of the error notifier at its place in the
-        /// order of channels: no action of the process has confirmed it.
+        /// Search as for `Found`. The channel's token is taken from the error notifier at the channel's place in the order of channels; no
+        /// action of the process has confirmed it.
         Notified = "notified",
-        /// The user named it (`--channels FILE`).
+        /// The user, who named it (`--channels FILE`).
         Given = "given",
-        /// A capture names it.
+        /// A capture that names it.
         Recorded = "recorded",
     }
 }

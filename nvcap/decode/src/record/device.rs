@@ -9,14 +9,14 @@ pub enum Device {
     Gpu(u32),
     /// `/dev/nvidia-uvm` or `/dev/nvidia-uvm-tools`.
     Uvm,
-    /// Another device file of the driver: major, minor. Major 0 is no device: [`Device::MEMORY`], [`Device::RESERVED`].
+    /// Another device file of the driver: major, minor. Major 0 means no device: [`Device::MEMORY`], [`Device::RESERVED`].
     Other(u32, u32),
 }
 
 impl Device {
-    /// Memory of a process's without a file that has a name, from which libcuda takes pinned memory.
+    /// Memory without a named file that several processes could share: libcuda takes pinned memory from it.
     pub const MEMORY: Self = Self::Other(0, 1);
 
-    /// Addresses that a process keeps free, without any right: libcuda does for memory that the GPU alone has mapped.
+    /// Addresses that a process reserves without any access right, as libcuda does for memory that only the GPU has mapped.
     pub const RESERVED: Self = Self::Other(0, 2);
 }

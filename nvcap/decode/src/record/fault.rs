@@ -6,13 +6,13 @@ use super::{At, ChannelId, Kernel, Xid, named};
 use crate::wire::GpuVa;
 
 named! {
-    /// Place where a fault was read.
+    /// Source from which a fault was read.
     pub enum FaultSource {
         /// The channel's error notifier, in the process's memory.
         Notifier = "notifier",
         /// The kernel log.
         KernelLog = "kernel log",
-        /// Both.
+        /// Both notifier and kernel log.
         Both = "notifier and kernel log",
     }
 }
@@ -21,7 +21,7 @@ named! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Notification {
-    /// Time stamp, ns; the driver says of no clock which it is.
+    /// Timestamp, ns. The driver does not say by which clock.
     pub time: u64,
     /// Word info32: the number of the Xid.
     pub info32: u32,
@@ -45,11 +45,11 @@ named! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MemoryNear {
-    /// Its first address.
+    /// First address.
     pub start: u64,
-    /// Its size.
+    /// Size, bytes.
     pub bytes: u64,
-    /// Time at which it was freed, ns; none where the process has it.
+    /// Time at which the memory was freed, ns; `None` if the process still has it.
     pub freed_ns: Option<u64>,
 }
 
@@ -57,68 +57,68 @@ pub struct MemoryNear {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Near {
-    /// Its place in the arguments, bytes.
+    /// Offset in the arguments, bytes.
     pub offset: u32,
-    /// Its value.
+    /// Value of the word.
     pub value: u64,
 }
 
 /// Work that was submitted and had not ended when a fault was noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspect {
-    /// The channel that it was submitted on.
+    /// Channel on which the work was submitted.
     pub channel: ChannelId,
-    /// Index of its entry in the ring.
+    /// Index of the entry in the ring.
     pub index: u32,
-    /// Its kind.
+    /// Kind of the work.
     pub kind: SuspectKind,
-    /// A kernel's program.
+    /// Program of a kernel.
     pub program: Option<GpuVa>,
-    /// A kernel's grid.
+    /// Grid of a kernel.
     pub grid: [u32; 3],
-    /// A kernel's block.
+    /// Block of a kernel.
     pub block: [u32; 3],
-    /// The word of a kernel's arguments nearest to the page that could not be accessed, where the kernel log told the page and no other
+    /// Word of a kernel's arguments nearest to the page that could not be accessed. It is set if the kernel log names the page and no other
     /// word is about as near.
     pub near: Option<Near>,
-    /// A kernel's record; no source sets it: [`Decoder::name_suspects`](crate::decode::Decoder::name_suspects) does.
+    /// Record of a kernel. No source sets it; [`Decoder::name_suspects`](crate::decode::Decoder::name_suspects) does.
     pub kernel: Option<Arc<Kernel>>,
 }
 
 /// A fault: an error of the GPU for which the driver stopped a channel of a process, or of a whole GPU.
 ///
-/// It tells beside the raw words which work had not ended, for that is known from memory at this moment alone.
+/// Besides the raw words it contains the work that had not ended, because only memory at this moment shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Time when it was noticed, and the process.
+    /// Time at which the fault was noticed, and the process.
     pub at: At,
-    /// Place where it was read.
+    /// Source from which the fault was read.
     pub source: FaultSource,
-    /// The number of the Xid.
+    /// Number of the Xid.
     pub code: u32,
-    /// The channel that was stopped, where known.
+    /// Channel that was stopped, if known.
     pub channel: Option<ChannelId>,
-    /// Other channels that were stopped with it, for the same error.
+    /// Other channels that were stopped with it because of the same error.
     pub group: Vec<ChannelId>,
-    /// True if the channel is not known, but concluded from the order in which libcuda makes channels and error notifiers.
+    /// True if the channel is not known for certain, but concluded from the order in which libcuda makes channels and error notifiers.
     pub assumed: bool,
-    /// The channel's work-submit token, where known.
+    /// Work-submit token of the channel, if known.
     pub token: Option<u32>,
-    /// The words of the error notifier, where it was read.
+    /// Words of the error notifier, if it was read.
     pub notification: Option<Notification>,
-    /// The message of the kernel log, where it was read.
+    /// Message of the kernel log, if it was read.
     pub message: Option<Box<Xid>>,
-    /// Memory of the process at the page that could not be accessed, or nearest to it; no source sets it: the pipeline does, where the driver's
+    /// Memory of the process at the page that could not be accessed, or nearest to it. No source sets it; the pipeline does if the driver's
     /// calls were seen.
     pub memory: Option<MemoryNear>,
-    /// Work that had not ended, of the channel, or of all channels that may be meant.
+    /// Work that had not ended, of the channel or of all channels that may be meant.
     pub suspects: Vec<Suspect>,
-    /// True if no other work can have caused it: all rings that may be meant were read, and understood.
+    /// True if no other work can have caused the fault: all rings that may be meant were read and understood.
     pub only_these: bool,
 }
 
 impl Fault {
-    /// A fault that an error notifier tells, without anything that rings and messages have of it.
+    /// Makes a fault reported by an error notifier, without facts from rings and messages.
     #[must_use]
     pub fn of_notifier(at: At, code: u32) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl Fault {
         }
     }
 
-    /// PCI address of the GPU, where the kernel log told of an error of a process and no message says of which.
+    /// Returns the PCI address of the GPU if the kernel log reported an error of a process, but no message says of which process.
     #[must_use]
     pub fn of_gpu(&self) -> Option<&str> {
         let message = self.message.as_deref();

@@ -1,47 +1,47 @@
-//! Identity of a process: what the kernel and the files of its host tell of it.
+//! Identity of a process, from the kernel and the files of its host.
 
-/// Identity of a process. What is not known is not there.
+/// Identity of a process. Unknown parts are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Its command name.
+    /// Command name.
     pub comm: String,
-    /// Its id in the innermost PID namespace that it is in, where that is another than the tracer's.
+    /// Process id in the innermost PID namespace of the process, if that is not the tracer's.
     pub inner_pid: Option<u32>,
-    /// The user that it runs as, by number.
+    /// Number of the user as which the process runs.
     pub uid: Option<u32>,
     /// Name of that user.
     pub user: Option<String>,
-    /// Path of its control group.
+    /// Path of the control group.
     pub cgroup: Option<String>,
-    /// The container that it is in.
+    /// Container of the process.
     pub container: Option<Container>,
-    /// The pod that it is in.
+    /// Pod of the process.
     pub pod: Option<Pod>,
-    /// The GPUs of which it has the device file open or mapped, by minor number.
+    /// GPUs whose device file the process has open or mapped, by minor number.
     pub gpus: Vec<UsedGpu>,
 }
 
-/// A container, by its control group and the host's logs.
+/// A container, from its control group and the host's logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Its id: 64 hexadecimal digits, for most runtimes.
+    /// Container id: 64 hexadecimal digits in most runtimes.
     pub id: String,
     /// Container runtime: docker, containerd, cri-o, podman.
     pub runtime: Option<String>,
-    /// Its name in the pod.
+    /// Name of the container in the pod.
     pub name: Option<String>,
 }
 
-/// A pod of Kubernetes, by its control group and the host's logs.
+/// A pod of Kubernetes, from its control group and the host's logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its UID.
+    /// UID of the pod.
     pub uid: String,
-    /// Its class of service: guaranteed, burstable or besteffort.
+    /// Class of service: guaranteed, burstable or besteffort.
     pub qos: Option<String>,
-    /// Its name.
+    /// Name of the pod.
     pub name: Option<String>,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: Option<String>,
 }
 
@@ -50,6 +50,6 @@ pub struct Pod {
 pub struct UsedGpu {
     /// Number N of `/dev/nvidiaN`.
     pub minor: u32,
-    /// Its UUID (`GPU-...`).
+    /// UUID (`GPU-...`).
     pub uuid: Option<String>,
 }

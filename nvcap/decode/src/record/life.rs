@@ -1,4 +1,4 @@
-//! Lives of processes and threads.
+//! Events in the life of processes and threads.
 
 use super::Identity;
 
@@ -10,22 +10,22 @@ pub enum Life {
         /// Command name of the process.
         name: String,
     },
-    /// The process made a child process, which is now traced too.
+    /// The process made a child process, which is now traced, too.
     Fork {
-        /// The child.
+        /// Process id of the child.
         child: u32,
     },
     /// The process made a thread.
     Thread {
-        /// The thread id.
+        /// Thread id.
         child: u32,
     },
-    /// The process executed a new program: all its mappings are gone.
+    /// The process executed a new program, so all its mappings are gone.
     Exec {
         /// The new command name.
         name: String,
     },
-    /// Identity of the process: its user, container and pod. Told where several processes are traced; a later one replaces it.
+    /// Identity of the process: its user, container and pod. It is recorded if several processes are traced; a later one replaces it.
     Identity(Box<Identity>),
     /// The thread `tid` ended; `process` is true if it was the last.
     Exit {
@@ -35,7 +35,7 @@ pub enum Life {
 }
 
 impl Life {
-    /// Tells whether the work of the process ends with this: nothing of its memory is left.
+    /// Tells whether the work of the process ends with this event: nothing of its memory is left.
     #[must_use]
     pub fn ends_work(&self) -> bool {
         matches!(self, Self::Exec { .. } | Self::Exit { process: true })

@@ -1,24 +1,24 @@
-//! Losses that are known.
+//! Known losses.
 
 use super::{At, ChannelId, named};
 
 /// Something that is known to be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Time when it was noticed, and the process.
+    /// Time at which the loss was noticed, and the process.
     pub at: At,
-    /// The channel, where the loss is one channel's.
+    /// Channel, if the loss is one channel's.
     pub channel: Option<ChannelId>,
     /// Kind and amount of the loss.
     pub what: Lost,
 }
 
 named! {
-    /// The contents of records that did not fit into a buffer.
+    /// Contents of records that did not fit into a buffer.
     pub enum RecordKind {
         /// Calls of the driver.
         Driver = "driver",
-        /// Driver calls that the tracer did not see whole.
+        /// Driver calls that the tracer saw only in part.
         PreemptedCalls = "driver (calls during which a fentry program was preempted)",
         /// Driver calls, and process events.
         DriverCalls = "driver (ioctls, mappings, processes)",
@@ -34,37 +34,37 @@ named! {
 pub enum Lost {
     /// Ring entries that were overwritten before they were read: first position and count.
     Entries {
-        /// Position of the first one missing.
+        /// Position of the first missing entry.
         position: u64,
         /// Number of entries.
         count: u64,
     },
     /// Records that did not fit into the ring buffer, by kind of record.
     Records {
-        /// Their contents.
+        /// Contents of the records.
         kind: RecordKind,
         /// Number of records.
         count: u64,
     },
     /// Doorbells of processes whose channel never became known.
     UnknownChannel {
-        /// The token that was written.
+        /// Token that was written.
         token: Option<u32>,
         /// Number of doorbells.
         count: u64,
     },
-    /// Stacks that were not taken, or not kept until their frames were found: submissions lack nothing else for it.
+    /// Stacks that were not taken, or not kept until their frames were found. Submissions lack nothing else because of it.
     Stacks {
         /// Number of stacks.
         count: u64,
     },
-    /// Error notifiers of a process that were not read at its end, where no kernel log tells of faults either: a fault of its last moment is
-    /// not told. Submissions lack nothing for it.
+    /// Error notifiers of a process that were not read at its end, while no kernel log reports faults either. A fault in the last moment is
+    /// not reported. Submissions lack nothing because of it.
     Notifiers {
-        /// Number of channels whose notifiers they are.
+        /// Number of channels with these notifiers.
         count: u64,
     },
-    /// The tracer could not follow something (a process that could not be armed, say).
+    /// Something that the tracer could not follow, such as a process that could not be armed.
     Untraced {
         /// Reason, in words.
         why: String,

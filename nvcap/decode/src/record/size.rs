@@ -1,11 +1,11 @@
-//! The memory that a record takes.
+//! Memory taken by a record.
 
 use super::{Identity, MemoryRange, Record, Stamp, Variable};
 use crate::samples::Counter;
 use crate::switches::Told;
 
 impl Record {
-    /// The approximate bytes that it takes while it waits to be decoded.
+    /// Returns the approximate number of bytes that the record takes while it waits to be decoded.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {

@@ -5,26 +5,26 @@ use super::{At, ChannelId, named};
 named! {
     /// Reason why entries were skipped.
     pub enum SkippedWhy {
-        /// Doorbells are counted, and rings are not read (`--count`).
+        /// Doorbells were only counted, and rings were not read (`--count`).
         Counted = "counted",
         /// Doorbells were not watched for a while (`--duty`).
         Resting = "resting",
     }
 }
 
-/// Ring entries that nobody read, because the user asked for it: no loss.
+/// Ring entries that were not read because the user asked for it. They are no loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Time when GP_PUT was read, and the process.
+    /// Time at which GP_PUT was read, and the process.
     pub at: At,
     /// The channel.
     pub channel: ChannelId,
-    /// Position of the first of them.
+    /// Position of the first skipped entry.
     pub position: u64,
-    /// Number of entries, as far as GP_PUT tells: whole rounds of the ring are known only where doorbells were counted.
+    /// Number of entries, as far as GP_PUT shows: whole laps of the ring are known only if doorbells were counted.
     pub entries: u64,
-    /// Doorbells that were counted for them; `None` where none are.
+    /// Number of doorbells that were counted for the entries; `None` if doorbells are not counted.
     pub doorbells: Option<u64>,
-    /// Reason why they were skipped.
+    /// Reason why the entries were skipped.
     pub why: SkippedWhy,
 }

@@ -3,29 +3,29 @@
 use super::{At, Identity};
 use crate::switches::{Reading, Scope, Told};
 
-/// The most news in a record: several times what the driver's buffer has room for.
+/// The most news items in a record: several times the room in the driver's buffer.
 pub const MOST_TOLD: usize = 1 << 18;
 
 /// Context switches of one GPU in a window of time.
 ///
-/// The windows of a GPU follow one another while it is recorded. News of a window may have GPU times somewhat before it: the driver takes its records from the GPU
-/// some time after they were made.
+/// The windows of a GPU follow one another while it is recorded. The news of a window may have GPU times somewhat before it, because the
+/// driver takes its records from the GPU some time after they were made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switches {
     /// End of the window.
     pub at: At,
     /// Number N of the GPU's `/dev/nvidiaN`.
     pub gpu: u32,
-    /// Users whose processes the driver tells of.
+    /// Users whose processes the driver reports.
     pub scope: Scope,
-    /// The clocks at the window's begin.
+    /// Clocks at the window's beginning.
     pub from: Reading,
-    /// The clocks at its end.
+    /// Clocks at the window's end.
     pub to: Reading,
-    /// The news, in the order in which they happened.
+    /// News, in the order in which they happened.
     pub told: Vec<Told>,
-    /// Processes that the window tells of and no window before it, with who they are where that is known. An id that another process has
-    /// now is told of again.
+    /// Processes that are in this window and in no earlier one, with their identity if known. An id that now belongs to another process is
+    /// given again.
     pub processes: Vec<(u32, Option<Identity>)>,
 }
 
@@ -43,7 +43,7 @@ impl Switches {
         self.told.iter().filter(is_switch).count() as u64
     }
 
-    /// Returns the host's time of a time of the GPU, ns: by the clocks at the window's begin and end.
+    /// Returns the host's time for a time of the GPU, ns, by the clocks at the window's beginning and end.
     #[must_use]
     pub fn host_ns(&self, gpu_ns: u64) -> u64 {
         let (from, to) = (self.from, self.to);
@@ -51,7 +51,7 @@ impl Switches {
         let gpu = wide(to.gpu_ns) - wide(from.gpu_ns);
         let host = wide(to.host_ns) - wide(from.host_ns);
         let since = wide(gpu_ns) - wide(from.gpu_ns);
-        // Clocks that stand still, or are absurdly far apart, tell nothing of their speed.
+        // Clocks that stand still, or are absurdly far apart, show nothing about their speed.
         let passed = match since.checked_mul(host) {
             Some(scaled) if gpu > 0 && host > 0 => scaled / gpu,
             _ => since,

@@ -1,22 +1,22 @@
-//! The stacks of a thread, as plain data for the outputs.
+//! Stacks of a thread, as plain data for the outputs.
 
 use super::{Calls, Frame, StackEnd};
 
-/// A frame of a function of the program or a library.
+/// A frame of a function in the program or in a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct NativeFrame {
-    /// The file that the code is mapped from; empty for code without a file.
+    /// File from which the code is mapped; empty for code without a file.
     pub module: String,
-    /// The function, where its symbol is known.
+    /// Function, if its symbol is known.
     pub function: Option<String>,
-    /// Bytes from the symbol's start to the address that is executed next.
+    /// Distance from the symbol's start to the address that is executed next, bytes.
     pub offset: Option<u64>,
-    /// Address that is executed next, as the file's own tables count (in the process, where there is no file).
+    /// Address that is executed next, in the file's own tables (in the process, if there is no file).
     pub address: u64,
-    /// Source file, where debugging information tells it.
+    /// Source file, if debugging information names it.
     pub file: Option<String>,
-    /// Line in it.
+    /// Line in the source file.
     pub line: Option<u32>,
 }
 
@@ -52,16 +52,16 @@ impl From<&Calls> for NativeStack {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PythonFrame {
-    /// The function: its qualified name (`Trainer.step`), its own name in CPython 3.10.
+    /// Function: its qualified name (`Trainer.step`), or its plain name in CPython 3.10.
     pub function: String,
-    /// The file, as the program was compiled from it.
+    /// Source file, under the name with which the code was compiled.
     pub file: String,
-    /// The line; `None` where the code has none.
+    /// Line; `None` if the code has none.
     pub line: Option<u32>,
 }
 
 impl PythonFrame {
-    /// Makes one.
+    /// Makes a frame.
     #[must_use]
     pub fn new(function: String, file: String, line: Option<u32>) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl PythonFrame {
         }
     }
 
-    /// Tells whether the file is one of Python's own or of an installed package, by its folder.
+    /// Tells whether the file belongs to Python itself or to an installed package, by its folder.
     #[must_use]
     pub fn is_of_a_library(&self) -> bool {
         let folders = ["/site-packages/", "/dist-packages/", "/lib/python3."];
@@ -87,12 +87,12 @@ pub struct PythonStack {
     pub frames: Vec<PythonFrame>,
     /// True if newer frames are missing: the thread ran while it was read.
     pub newest_missing: bool,
-    /// True if older frames are missing: they could not be read, or there were more than are read.
+    /// True if older frames are missing: they could not be read, or there were more than the limit.
     pub oldest_missing: bool,
 }
 
 impl PythonStack {
-    /// Makes one.
+    /// Makes a stack.
     #[must_use]
     pub fn new(frames: Vec<PythonFrame>, newest_missing: bool, oldest_missing: bool) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl PythonStack {
         }
     }
 
-    /// The frame that tells most of where the program is: the newest that is not a library's, else the newest.
+    /// Returns the frame that best shows where the program is: the newest frame that is not a library's, else the newest.
     #[must_use]
     pub fn main_frame(&self) -> Option<&PythonFrame> {
         let own = self.frames.iter().find(|f| !f.is_of_a_library());

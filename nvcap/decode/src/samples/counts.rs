@@ -5,10 +5,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use super::Sample;
 
-/// Program counters that are counted one by one; what comes later is a sum.
+/// The most program counters that are counted separately; samples of further ones are counted together.
 pub const MOST_COUNTERS: usize = 1 << 20;
 
-/// Stall reasons that the hardware can number.
+/// Number of stall reasons that the hardware can encode.
 pub const REASONS: usize = 32;
 
 /// Samples at a program counter.
@@ -18,12 +18,12 @@ pub struct Counter {
     pub samples: u64,
     /// Number of samples in whose cycle the scheduler issued no instruction.
     pub not_issued: u64,
-    /// Number by the stall reason's number.
+    /// Number of samples by stall reason.
     pub reasons: [u32; REASONS],
 }
 
 impl Counter {
-    /// Adds those of another.
+    /// Adds the samples of another counter.
     pub fn join(&mut self, other: &Self) {
         self.samples = self.samples.saturating_add(other.samples);
         self.not_issued = self.not_issued.saturating_add(other.not_issued);
@@ -33,8 +33,8 @@ impl Counter {
     }
 }
 
-/// A hash of a program counter: one multiplication, for there are millions of samples a second. Whoever chose program counters that
-/// collide would slow down the count of his own samples, of [`MOST_COUNTERS`] at most.
+/// Hash of a program counter: one multiplication, because there are millions of samples a second. A user who chose program counters that
+/// collide would slow down only the count of his own samples, of [`MOST_COUNTERS`] at most.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfCounter(u64);
 
@@ -58,12 +58,12 @@ impl Hasher for OfCounter {
 /// Sums of samples.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Places in `counters`.
+    /// Indexes in `counters`, by program counter.
     places: HashMap<u64, usize, BuildHasherDefault<OfCounter>>,
     counters: Vec<(u64, Counter)>,
-    /// A bit for each SM that sent a sample.
+    /// Set of the SMs that sent a sample, one bit for each.
     sms: [u64; 8],
-    /// Samples of program counters for which there was no room.
+    /// Number of samples of program counters for which there was no room.
     pub others: u64,
 }
 
@@ -96,14 +96,14 @@ impl Counts {
         }
     }
 
-    /// The program counters, in the order of addresses.
+    /// Returns the program counters, in the order of addresses.
     #[must_use]
     pub fn counters(&self) -> BTreeMap<u64, Counter> {
         self.counters.iter().copied().collect()
     }
 
-    /// Takes the counts out, and leaves none: the program counters in the order of addresses, a bit for each SM that sent a sample, and the samples
-    /// of program counters for which there was no room.
+    /// Takes out all counts: the program counters in the order of addresses, the set of SMs that sent a sample (one bit for each), and the
+    /// number of samples of program counters for which there was no room.
     pub fn drain(&mut self) -> (Vec<(u64, Counter)>, [u64; 8], u64) {
         let Self {
             mut counters,

@@ -1,12 +1,12 @@
-//! Program counters that the GPU samples by itself: the stream of its PC sampler, what is in it by program counter, and the register
-//! programme that starts it. No I/O, no clock, no panic.
+//! Program counters that the GPU samples by itself: the stream of its PC sampler, the samples by program counter, and the register
+//! programme that starts the sampler. No I/O, no clock, no panic.
 //!
-//! Each streaming multiprocessor (SM) writes one sample a period, of one of its warps, into the stream of the performance monitors (PMA). The
-//! samples of all SMs are mixed in it, in records of 32 bytes.
+//! Each streaming multiprocessor (SM) writes one sample per period, of one of its warps, into the stream of the performance monitors (PMA).
+//! The samples of all SMs are mixed in the stream, in records of 32 bytes.
 //!
 //! - [`stream`]: the stream's records and samples; every byte is decoded, or counted as not understood.
 //! - [`counts`]: samples by program counter and stall reason.
-//! - [`programme`]: the register programme, as a profiler's own calls have it.
+//! - [`programme`]: the register programme, taken from a profiler's own calls.
 //!
 //! ```
 //! use nvcap_decode::samples::{Sample, Stream};

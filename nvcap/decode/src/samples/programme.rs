@@ -1,8 +1,9 @@
-//! The register programme of the PC sampler: which registers of the performance monitors a profiler sets before the samples begin, and how it
-//! has the SMs write out what they have.
+//! The register programme of the PC sampler: the registers of the performance monitors that a profiler sets before the samples begin, and
+//! the writes that make the SMs flush their samples.
 //!
-//! Registers differ by chip, and by the units that a very GPU has. So a programme is never made up: it is taken from the calls that
-//! NVIDIA's own profiler library makes on the same GPU ([`Programme::learn`]), and kept as text ([`Programme::text`]).
+//! Registers differ between chips, and between the sets of units that single GPUs have. A programme is therefore never constructed: it is
+//! taken from the calls that NVIDIA's own profiler library makes on the same GPU ([`Programme::learn`]), and kept as text
+//! ([`Programme::text`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,22 +16,22 @@ pub mod command {
     pub const EXEC_REG_OPS: u32 = 0xb0cc_010a;
     /// Gives the units their credits for the stream.
     pub const SET_HS_CREDITS: u32 = 0xb0cc_010e;
-    /// Asks how far the stream is.
+    /// Asks for the stream's positions.
     pub const UPDATE_GET_PUT: u32 = 0xb0cc_0109;
 }
 
-/// Bytes of the parameters of EXEC_REG_OPS, of what stands before the operations, and of one of them.
+/// Length of the parameters of EXEC_REG_OPS, of the part before the operations, and of one operation, bytes.
 pub const OPERATIONS_LEN: usize = 3980;
 const HEADER_LEN: usize = 12;
 const OPERATION_LEN: usize = 32;
 
-/// Operations of a call.
+/// The most operations of a call.
 pub const MOST_OPERATIONS: usize = (OPERATIONS_LEN - HEADER_LEN) / OPERATION_LEN;
 
-/// Bytes of the parameters of SET_HS_CREDITS.
+/// Length of the parameters of SET_HS_CREDITS, bytes.
 pub const CREDITS_LEN: usize = 256;
 
-/// Steps, operations and periods of a programme; a file with more is none.
+/// The most steps, operations and periods of a programme. A file with more is refused.
 const MOST_STEPS: usize = 4096;
 const MOST_PERIODS: usize = 64;
 
@@ -44,22 +45,22 @@ const CONTEXT: u8 = 1;
 pub struct Call {
     /// Client and object.
     pub object: (u32, u32),
-    /// The command.
+    /// Control command.
     pub command: u32,
-    /// Its parameters.
+    /// Parameters of the call.
     pub parameters: Vec<u8>,
 }
 
 /// A register write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// True of a register that belongs to a context and is saved with it, false of one of the GPU.
+    /// True for a register that belongs to a context and is saved with it; false for one of the GPU.
     pub context: bool,
     /// Offset of the register.
     pub offset: u32,
-    /// Value.
+    /// Value to write.
     pub value: u32,
-    /// Bits that are written.
+    /// Mask of the bits that are written.
     pub mask: u32,
 }
 
@@ -72,7 +73,7 @@ pub enum Step {
     Write(Vec<Operation>),
 }
 
-/// Reason why calls or a text are no programme.
+/// Reason why calls or a text are not a programme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoProgramme(pub String);
 
@@ -87,25 +88,25 @@ impl std::error::Error for NoProgramme {}
 /// A register programme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programme {
-    /// UUID of the GPU it was learnt on.
+    /// UUID of the GPU on which the programme was learnt.
     pub gpu: String,
     /// Release of the driver.
     pub driver: String,
-    /// The calls before the samples begin.
+    /// Calls before the samples begin.
     pub setup: Vec<Step>,
-    /// The calls that have the SMs write out what they have.
+    /// Calls that make the SMs flush their samples.
     pub flush: Vec<Vec<Operation>>,
-    /// Values of the register that switches the sampler on, by the logarithm of the period in cycles. Empty where the profiler's
-    /// period is not known.
+    /// Values of the register that switches the sampler on, by the logarithm of the period in cycles. Empty if the profiler's period is not
+    /// known.
     pub periods: BTreeMap<u8, u32>,
 }
 
 impl Programme {
-    /// Learns it from the calls of a profiler. Where the calls have several samplings, they must be the same but for the period; `periods`
-    /// are theirs, in order, if they are known.
+    /// Learns a programme from the calls of a profiler. If the calls contain several samplings, these must be equal except for the period.
+    /// `periods` are their periods, in order, if known.
     ///
     /// # Errors
-    /// Where the calls have no sampling, or one that is not understood whole.
+    /// When the calls contain no sampling, or one that is not fully understood.
     pub fn learn(
         calls: &[Call],
         periods: &[u8],
@@ -155,7 +156,7 @@ impl Programme {
             flush: Vec::new(),
             periods: BTreeMap::new(),
         };
-        // Whether the stream was asked for since the setup, and whether the SMs were told to write.
+        // State: the stream was asked for since the setup; the SMs were told to flush.
         let (mut reads, mut flushed) = (false, false);
         for call in calls {
             match call.command {
@@ -181,7 +182,7 @@ impl Programme {
         programme.checked()
     }
 
-    /// The programme, if it is one: it switches something of a context on that it has switched off before.
+    /// Returns the programme if it is valid: it must switch a register of a context on that it has switched off before.
     fn checked(self) -> Result<Self, NoProgramme> {
         let switch = self.switch()?;
         if self.periods.iter().any(|(period, _)| *period > 40) {
@@ -204,7 +205,7 @@ impl Programme {
         Ok(self)
     }
 
-    /// Takes the periods of another, which must be the same but for that.
+    /// Adds the periods of another programme, which must otherwise be equal.
     fn join(&mut self, other: &Self) -> Result<(), NoProgramme> {
         let value = self.switch()?.value;
         let same = self.flush == other.flush && self.setup == other.with_switch(value).setup;
@@ -219,10 +220,10 @@ impl Programme {
         Ok(())
     }
 
-    /// The write that switches the sampler on: the setup's last one, of a register of the context.
+    /// Returns the write that switches the sampler on: the setup's last one, of a register of the context.
     ///
     /// # Errors
-    /// Where the last write is none such.
+    /// When the last write is not of that kind.
     pub fn switch(&self) -> Result<Operation, NoProgramme> {
         let last = self.setup.iter().rev().find_map(|step| match step {
             Step::Write(operations) => Some(operations),
@@ -236,7 +237,7 @@ impl Programme {
         }
     }
 
-    /// The write that switches it off, with which the setup begins.
+    /// Returns the write that switches the sampler off, with which the setup begins.
     #[must_use]
     pub fn off(&self) -> Option<Operation> {
         let first = self.setup.iter().find_map(|step| match step {
@@ -263,7 +264,7 @@ impl Programme {
         same
     }
 
-    /// The programme as text.
+    /// Returns the programme as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{HEAD}\ngpu {}\ndriver {}\n", self.gpu, self.driver);
@@ -296,7 +297,7 @@ impl Programme {
         text
     }
 
-    /// Reads the text of a programme.
+    /// Parses the text of a programme.
     ///
     /// # Errors
     /// With the line that is not understood.
@@ -367,7 +368,7 @@ impl Programme {
     }
 }
 
-/// The first line of a programme's text.
+/// First line of a programme's text.
 const HEAD: &str = "nvcap PC sampling programme 1";
 
 fn hex(text: &str) -> Option<u32> {
@@ -406,7 +407,7 @@ fn credits(parameters: &[u8]) -> Result<Vec<u8>, NoProgramme> {
     }
 }
 
-/// The operations in the parameters of EXEC_REG_OPS.
+/// Parses the operations in the parameters of EXEC_REG_OPS.
 fn operations(parameters: &[u8]) -> Result<Vec<Operation>, NoProgramme> {
     let wrong = |what: &str| NoProgramme(format!("EXEC_REG_OPS has {what}"));
     if parameters.len() != OPERATIONS_LEN {
@@ -432,7 +433,7 @@ fn operations(parameters: &[u8]) -> Result<Vec<Operation>, NoProgramme> {
     for i in 0..count {
         let at = HEADER_LEN + i * OPERATION_LEN;
         let [kind, space, _, quad] = word(at).to_le_bytes();
-        // Groups and subgroups of units, and the upper halves of value and mask.
+        // Groups and subgroups of units, and the upper halves of value and mask, must be 0.
         let others = [4, 8, 16, 24].map(|more| word(at + more));
         if kind != WRITE_32 || quad != 0 || space > CONTEXT || others != [0; 4] {
             return Err(wrong("an operation that nvcap does not know"));
@@ -447,7 +448,7 @@ fn operations(parameters: &[u8]) -> Result<Vec<Operation>, NoProgramme> {
     Ok(all)
 }
 
-/// The parameters of EXEC_REG_OPS for operations, of which there are at most [`MOST_OPERATIONS`].
+/// Returns the parameters of EXEC_REG_OPS for operations, of which there are at most [`MOST_OPERATIONS`].
 #[must_use]
 pub fn parameters(operations: &[Operation]) -> Vec<u8> {
     let operations = operations.get(..MOST_OPERATIONS).unwrap_or(operations);
@@ -488,7 +489,7 @@ mod tests {
         }
     }
 
-    /// The calls of a profiler with one unit.
+    /// Returns the calls of a profiler with one unit.
     fn calls(value: u32) -> Vec<Call> {
         let global = |offset, value, mask| Operation {
             context: false,

@@ -1,10 +1,11 @@
-//! The stream of samples.
+//! Decoder for the stream of samples.
 //!
-//! As Hopper's hardware writes it (H200; found by comparing the stream of programs whose kernels are known, as no public header has it):
-//! a record is 8 words, little end first. Word 1 is its header: byte 0 tells how many of the other 28 bytes count, byte 1 is the number of the
-//! texture processing cluster (TPC), byte 2 is 0, byte 3 is 0x08, with bit 1 for the TPC's second SM and bit 4 where a group begins. The bytes
-//! are the SM's: a group of 9 records has 252, which are 28 samples of 9 bytes. Records that are not full come where an SM is told to write
-//! what it has, the last one with no byte that counts; what does not count is 0, but for the first byte of that last one.
+//! No public header describes the stream. The form that Hopper's hardware writes was found on an H200, by comparing the streams of programs
+//! whose kernels are known. A record is 8 little-endian words. Word 1 is its header. Byte 0 of the header is the number of the other 28
+//! bytes that count. Byte 1 is the number of the texture processing cluster (TPC). Byte 2 is 0. Byte 3 is 0x08, with bit 1 set for the
+//! TPC's second SM and bit 4 at the beginning of a group. The other bytes are the SM's: a group of 9 records has 252 of them, which are 28
+//! samples of 9 bytes. Records that are not full come when an SM is told to flush; the last of these has no byte that counts. Bytes that do
+//! not count are 0, except the first byte of that last record.
 //!
 //! | bits of a sample | |
 //! | --- | --- |
@@ -16,10 +17,10 @@
 //! | 70 | 0 where the warp's scheduler issued an instruction in that cycle |
 //! | 71 | 0 |
 
-/// Bytes of a record.
+/// Length of a record, bytes.
 pub const RECORD_LEN: usize = 32;
 
-/// Bytes of a sample.
+/// Length of a sample, bytes.
 pub const SAMPLE_LEN: usize = 9;
 
 /// Bits of byte 3 of a header.
@@ -29,16 +30,16 @@ mod flag {
     pub(super) const BEGIN: u8 = 1 << 4;
 }
 
-/// Bytes of an SM in a record.
+/// Bytes of an SM's samples in a record.
 const PAYLOAD: usize = RECORD_LEN - 4;
 
-/// SMs that a header can name.
+/// Number of SMs that a header can name.
 const SMS: usize = 512;
 
-/// A sample: what a warp was about to do.
+/// A sample: the next instruction of a warp, and its state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
-    /// Number of the SM: twice that of its TPC, and one more for the TPC's second. Numbers have gaps.
+    /// Number of the SM: twice the number of its TPC, plus one for the TPC's second SM. The numbers have gaps.
     pub sm: u16,
     /// GPU address of the instruction.
     pub pc: u64,
@@ -46,15 +47,15 @@ pub struct Sample {
     pub warp: u8,
     /// Stall reason by the hardware's number, below 32.
     pub reason: u8,
-    /// True where the warp's scheduler issued an instruction of some warp in that cycle.
+    /// True if the warp's scheduler issued an instruction of some warp in that cycle.
     pub issued: bool,
 }
 
-/// The name of a stall reason, as CUPTI calls it (`smsp__pcsamp_warps_issue_stalled_NAME`); `None` where the number has not been seen in
+/// Returns the name of a stall reason in CUPTI's terms (`smsp__pcsamp_warps_issue_stalled_NAME`); `None` if the number was not seen in
 /// comparison with CUPTI.
 ///
-/// Known of Hopper, by CUPTI's and nvcap's samples of the same kernels, instruction by instruction (docs/sampling.md). 17 and 18 rest on few
-/// samples.
+/// The names are known for Hopper, from CUPTI's and nvcap's samples of the same kernels, instruction by instruction (docs/sampling.md). 17
+/// and 18 rest on few samples.
 #[must_use]
 pub fn reason(number: u8) -> Option<&'static str> {
     Some(match number {
@@ -74,7 +75,7 @@ pub fn reason(number: u8) -> Option<&'static str> {
 }
 
 impl Sample {
-    /// Reads a sample of an SM; `None` where its fixed bits are others.
+    /// Reads a sample of an SM; `None` if its fixed bits are wrong.
     #[must_use]
     pub fn read(sm: u16, bytes: &[u8; SAMPLE_LEN]) -> Option<Self> {
         let mut all = [0; 16];
@@ -93,7 +94,7 @@ impl Sample {
         })
     }
 
-    /// The bytes of the sample, as the hardware writes them.
+    /// Returns the bytes of the sample, as the hardware writes them.
     #[must_use]
     pub fn bytes(&self) -> [u8; SAMPLE_LEN] {
         let pc = u128::from(self.pc >> 4) & ((1 << 45) - 1);
@@ -108,39 +109,39 @@ impl Sample {
     }
 }
 
-/// The place of an SM's bytes in its group.
+/// Place of an SM's bytes in its group.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unit {
-    /// True if a group's begin was seen.
+    /// True if the beginning of a group was seen.
     known: bool,
-    /// Bytes of a sample whose end has not come.
+    /// Bytes of a sample whose end has not come yet.
     part: [u8; SAMPLE_LEN],
     len: u8,
 }
 
-/// Sums of a stream so far. Every byte is in one of these: see [`Totals::bytes`].
+/// Sums of a stream so far. Every byte is in exactly one of them; see [`Totals::bytes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Records whose header is as described.
+    /// Records whose header has the described form.
     pub records: u64,
     /// Samples that were read.
     pub samples: u64,
-    /// Samples whose fixed bits are others: not understood.
+    /// Samples whose fixed bits are wrong, which are not understood.
     pub strange_samples: u64,
-    /// Bytes of records with another header: not understood.
+    /// Bytes of records whose header has another form, which are not understood.
     pub strange_bytes: u64,
-    /// Bytes before the first group's begin of an SM, and of samples whose end is missing.
+    /// Bytes of an SM before its first group's beginning, and of samples whose end is missing.
     pub cut_bytes: u64,
     /// Bytes that do not count: the rest of records that are not full.
     pub padding: u64,
-    /// Groups that began before the one before was whole: records between were lost, or the SM was told to write what it had.
+    /// Groups that began before the previous one was complete: records in between were lost, or the SM was told to flush.
     pub short_groups: u64,
-    /// Bytes of samples whose end has not come.
+    /// Bytes of samples whose end has not come yet.
     pub pending: u64,
 }
 
 impl Totals {
-    /// The bytes of the stream: the sum of everything.
+    /// Returns the number of bytes of the stream: the sum of all of these.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let samples = self.samples.saturating_add(self.strange_samples);
@@ -153,7 +154,7 @@ impl Totals {
             .saturating_add(self.pending)
     }
 
-    /// Adds those of another stream.
+    /// Adds the sums of another stream.
     pub fn join(&mut self, other: &Self) {
         for (sum, more) in [
             (&mut self.records, other.records),
@@ -169,7 +170,7 @@ impl Totals {
         }
     }
 
-    /// Bytes that are not understood.
+    /// Returns the number of bytes that are not understood.
     #[must_use]
     pub fn strange(&self) -> u64 {
         let samples = self.strange_samples.saturating_mul(SAMPLE_LEN as u64);
@@ -177,7 +178,7 @@ impl Totals {
     }
 }
 
-/// The decoder of a stream. Its memory is the same however long the stream is.
+/// Decoder of a stream. Its memory does not grow with the stream.
 #[derive(Clone, Debug)]
 pub struct Stream {
     units: Vec<Unit>,
@@ -194,7 +195,7 @@ impl Default for Stream {
 }
 
 impl Stream {
-    /// Takes bytes of the stream: whole records; what is left of the last one is not understood.
+    /// Takes in whole records of the stream. An incomplete record at the end counts as not understood.
     pub fn take(&mut self, bytes: &[u8], mut each: impl FnMut(Sample)) {
         let (records, rest) = bytes.as_chunks::<RECORD_LEN>();
         for record in records {
@@ -211,7 +212,7 @@ impl Stream {
         let known = flag::SECOND_SM | flag::ALWAYS | flag::BEGIN;
         let is_known = zero == 0 && flags & !known == 0 && flags & flag::ALWAYS != 0;
         let parts = payload.split_at_checked(usize::from(len));
-        // In an SM's last record, which has none that count, the first byte is left over.
+        // In an SM's last record, in which no byte counts, the first byte is left over.
         let left_over = usize::from(len == 0);
         let is_zero = |rest: &[u8]| rest.iter().skip(left_over).all(|byte| *byte == 0);
         let parts = parts.filter(|(_, rest)| is_known && is_zero(rest));
@@ -246,7 +247,7 @@ impl Stream {
             }
             None => totals.strange_samples += 1,
         };
-        // The end of the sample that has begun, then whole ones, and the begin of the next.
+        // First the end of the sample that has begun, then whole samples, then the beginning of the next.
         let begun = usize::from(unit.len);
         let lacking = if begun == 0 { 0 } else { SAMPLE_LEN - begun };
         let Some((end, rest)) = payload.split_at_checked(lacking) else {
@@ -269,14 +270,14 @@ impl Stream {
         totals.pending += begin.len() as u64;
     }
 
-    /// Returns what there was so far.
+    /// Returns the sums so far.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
     }
 }
 
-/// The records of samples of one SM, as the hardware writes them: for tests.
+/// Returns the records of samples of one SM as the hardware writes them, for tests.
 #[must_use]
 pub fn records(sm: u16, samples: &[Sample]) -> Vec<u8> {
     let mut all = Vec::new();
@@ -340,7 +341,7 @@ mod tests {
         );
     }
 
-    /// The last record of SM 160 of an H200, which was told to write what it had: 19 bytes count.
+    /// Last record of SM 160 of an H200, which was told to flush: 19 bytes count.
     const LAST: [u8; 32] = [
         0x3f, 0x25, 0xb7, 0xf7, 0x13, 0x50, 0x00, 0x08, 0xf0, 0xf2, 0x07, 0x60, 0x2d, 0x3f, 0x8f,
         0xbe, 0xf7, 0xf0, 0xf2, 0x07, 0x00, 0x01, 0x7f, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn the_last_record_of_an_sm_is_read_as_far_as_it_counts() {
-        // A first record with one byte, whose sample ends with this record's first.
+        // A first record with one byte; its sample ends with the first byte of this record.
         let mut first = [0; 32];
         first[4..8].copy_from_slice(&[8, 0x50, 0, 0x18]);
         first[..4].copy_from_slice(&[0x12, 0xb7, 0xf7, 0xf0]);
@@ -393,14 +394,14 @@ mod tests {
     fn what_is_missing_is_counted_and_the_next_group_is_read() {
         let all: Vec<Sample> = (0..84).map(|i| sample(7, i)).collect();
         let mut bytes = records(7, &all);
-        // The first record, and one in the middle.
+        // The first record, and one in the middle, are lost.
         bytes.drain(13 * RECORD_LEN..14 * RECORD_LEN);
         bytes.drain(..RECORD_LEN);
         let (read, totals) = read(&bytes);
         assert_eq!(totals.cut_bytes, 8 * 28 + 8);
         assert_eq!(totals.short_groups, 1);
         assert_eq!(read[read.len() - 28..], all[56..]);
-        // Behind a lost record the group's samples are out of step: some look like none.
+        // After a lost record, the group's samples are out of step, and some have wrong fixed bits.
         assert!(read.len() < 28 + 28);
         assert!(totals.strange_samples > 0);
     }
@@ -418,7 +419,7 @@ mod tests {
         bytes[4] = 29;
         bytes.extend([1; 5]);
         let (all, totals) = read(&bytes);
-        // Without the group's first record nothing of it can be read.
+        // Without the group's first record, nothing of the group can be read.
         assert_eq!((all.len(), totals.strange_bytes), (0, 37));
         assert_eq!(totals.cut_bytes, 8 * 28);
     }

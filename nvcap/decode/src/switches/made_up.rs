@@ -1,4 +1,4 @@
-//! Switches and windows of tests.
+//! Switches and windows for tests.
 
 use super::{Reading, Scope, Switch, Tag, Told};
 use crate::record::{At, Switches};
@@ -6,7 +6,7 @@ use crate::record::{At, Switches};
 /// The host's clock less a GPU's, ns.
 pub const OFFSET: u64 = 600_000;
 
-/// A switch of a process whose only context is ten times its number.
+/// Makes a switch of a process whose only context is ten times its process id.
 pub fn switch(tag: Tag, pid: u32, time_ns: u64) -> Switch {
     Switch {
         tag,
@@ -17,17 +17,17 @@ pub fn switch(tag: Tag, pid: u32, time_ns: u64) -> Switch {
     }
 }
 
-/// A begin or an end of such a process.
+/// Makes news of a beginning or an end of such a process.
 pub fn told(tag: Tag, pid: u32, time_ns: u64) -> Told {
     Told::Switch(switch(tag, pid, time_ns))
 }
 
-/// A slice of such a process.
+/// Makes a slice of such a process.
 pub fn slice(pid: u32, from: u64, to: u64) -> [Told; 2] {
     [told(Tag::BEGIN, pid, from), told(Tag::END, pid, to)]
 }
 
-/// A time of a GPU's clock, which is [`OFFSET`] behind the host's.
+/// Returns a reading at a time of a GPU's clock, which is [`OFFSET`] behind the host's.
 pub fn reading(gpu_ns: u64) -> Reading {
     Reading {
         host_ns: gpu_ns + OFFSET,
@@ -36,7 +36,7 @@ pub fn reading(gpu_ns: u64) -> Reading {
     }
 }
 
-/// A window of a GPU.
+/// Makes a window of a GPU.
 pub fn window(gpu: u32, (from, to): (u64, u64), told: Vec<Told>) -> Switches {
     let (from, to) = (reading(from), reading(to));
     Switches {

@@ -1,14 +1,14 @@
-//! Context switches as the driver records them: which context had the graphics and compute engine of a GPU, and when. No I/O, no
+//! Context switches as the driver records them: the context that had the graphics and compute engine of a GPU at each time. No I/O, no
 //! clock, no panic.
 //!
 //! The driver writes records of 32 bytes into an event buffer (NV_EVENT_BUFFER, cl90cd.h and cl90cdfecs.h). A context's slice begins
 //! when its state is restored, and ends when its state is saved.
 //!
-//! - [`mod@record`]: one record, from its bytes; how many are missing before it.
-//! - [`told`]: news of a GPU: records, gaps between them, processes that have ended.
-//! - [`residence`]: sums of slices; [`period`]: the same by process, with what is missing.
-//! - [`turns`]: parts of any time that were a process's turn.
-//! - [`slices`]: slices one by one, of the windows of a recording ([`crate::record::Switches`]).
+//! - [`mod@record`]: one record, from its bytes; the number of records that are missing before it.
+//! - [`told`]: news of a GPU: records, gaps between them, and processes that have ended.
+//! - [`residence`]: sums of slices; [`period`]: sums by process, with the missing parts.
+//! - [`turns`]: the parts of any stretch of time that were a process's turn.
+//! - [`slices`]: single slices, from the windows of a recording ([`crate::record::Switches`]).
 //!
 //! ```
 //! use nvcap_decode::switches::{Residence, Switch, Tag, Who};

@@ -1,4 +1,4 @@
-//! Sums of a GPU's context switches over a period: by engine and process.
+//! Sums of a GPU's context switches over a period, by engine and process.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::record::{Instance, Who};
 use super::residence::{EngineSums, Held, Residence};
 use super::told::{Scope, Told};
 
-/// News of a GPU's driver in a period, summed up.
+/// Sums of the news of a GPU's driver in a period.
 #[derive(Clone, Debug)]
 pub struct Period {
     began: u64,
@@ -16,7 +16,7 @@ pub struct Period {
 }
 
 impl Period {
-    /// The period from a GPU time on, ns.
+    /// Begins a period at a GPU time, ns.
     #[must_use]
     pub fn new(began: u64) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Period {
         }
     }
 
-    /// The sums up to a GPU time; `dropped`: records that were lost behind the last news.
+    /// Returns the sums up to a GPU time. `dropped` is the number of records that were lost after the last news.
     #[must_use]
     pub fn view(&self, gpu: u32, scope: Scope, now: u64, dropped: u64) -> GpuView {
         let engines = self.residence.sums(now).into_iter().map(EngineView::of);
@@ -55,12 +55,12 @@ impl Period {
         }
     }
 
-    /// The processes that have an engine after the last news.
+    /// Returns the processes that have an engine after the last news.
     pub fn holding(&self) -> impl Iterator<Item = u32> {
         self.residence.holding()
     }
 
-    /// Begins anew at a GPU time; who has the engines stays known.
+    /// Begins a new period at a GPU time. The holders of the engines stay known.
     pub fn restart(&mut self, now: u64) {
         (self.began, self.missing, self.strange) = (now, 0, 0);
         self.residence.restart(now);
@@ -74,41 +74,41 @@ pub struct GpuView {
     pub gpu: u32,
     /// Users whose processes the driver names.
     pub scope: Scope,
-    /// Begin of the period, GPU time, ns.
+    /// Beginning of the period, GPU time, ns.
     pub began_ns: u64,
     /// Length of the period, GPU time, ns.
     pub ns: u64,
-    /// Its engines: one, or one for each MIG instance of which something was told. None where no switch was told.
+    /// Engines: one, or one for each MIG instance that was reported. Empty if no switch was reported.
     pub engines: Vec<EngineView>,
-    /// Records that the driver has dropped, or the GPU has written over before the driver read them.
+    /// Number of records that the driver has dropped, or that the GPU has overwritten before the driver read them.
     pub missing: u64,
-    /// Records that are not understood.
+    /// Number of records that are not understood.
     pub strange: u64,
 }
 
 /// An engine in a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineView {
-    /// The MIG instance, where the GPU is in that mode.
+    /// MIG instance, if the GPU is in that mode.
     pub instance: Option<Instance>,
     /// Length of the period, ns.
     pub ns: u64,
-    /// Processes with the sums of their contexts, and the number of these; that with the longest time first.
+    /// Processes with the sums of their contexts, and the number of these contexts. The process with the longest time comes first.
     pub holders: Vec<(Who, Held, usize)>,
     /// Number of switches.
     pub switches: u64,
-    /// Time in them, ns.
+    /// Total time of the switches, ns.
     pub switch_ns: u64,
     /// Time in which no context had the engine, ns.
     pub nobody_ns: u64,
-    /// Time of which nothing is known, ns.
+    /// Time about which nothing is known, ns.
     pub unknown_ns: u64,
-    /// Slices without a begin or an end.
+    /// Number of slices without a beginning or an end.
     pub incomplete: u64,
 }
 
 impl EngineView {
-    /// The sums of an engine, by process.
+    /// Makes the sums of an engine, by process.
     #[must_use]
     pub fn of(sums: EngineSums) -> Self {
         let mut by_process: BTreeMap<Who, (Held, usize)> = BTreeMap::new();
@@ -132,7 +132,7 @@ impl EngineView {
         }
     }
 
-    /// A part of the period.
+    /// Returns a time as a share of the period.
     #[must_use]
     pub fn share(&self, ns: u64) -> f64 {
         match self.ns {

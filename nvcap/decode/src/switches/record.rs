@@ -12,10 +12,10 @@ const FIRST_FORM: u16 = 134;
 /// Type of the records of NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2.
 const SECOND_FORM: u16 = 2;
 
-/// Numbers of MIG instances from here on say why there is none: a kernel client's, another user's, not in MIG mode.
+/// First of the MIG instance numbers that mean that there is none: a kernel client's, another user's, not in MIG mode.
 const NO_INSTANCE: u8 = 0xfd;
 
-/// Event that a record tells of (NV_EVENT_BUFFER_FECS_CTXSWTAG_*).
+/// Event of a record (NV_EVENT_BUFFER_FECS_CTXSWTAG_*).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u8);
 
@@ -25,7 +25,7 @@ impl Tag {
     /// A context no longer has the engine: its state is saved.
     pub const END: Self = Self(7);
 
-    /// The driver's name of it, without its prefix; `None` for a number that its header does not have.
+    /// Returns the driver's name of the event, without its prefix; `None` for a number that its header does not have.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
@@ -47,7 +47,7 @@ impl Tag {
         })
     }
 
-    /// Tells whether a slice begins with this record. The driver tells privileged clients of its own details, which have other numbers.
+    /// Tells whether a slice begins with this record. The driver reports further details to privileged clients; they have other numbers.
     #[must_use]
     pub const fn begins(self) -> bool {
         matches!(self.0, 0x05 | 0x06)
@@ -74,17 +74,17 @@ impl fmt::Display for Tag {
 pub struct Instance {
     /// Number of the GPU instance.
     pub gpu: u8,
-    /// Number of the compute instance in it; `None` where the context belongs to none.
+    /// Number of the compute instance in the GPU instance; `None` if the context belongs to none.
     pub compute: Option<u8>,
 }
 
-/// Holder of a context, as far as the driver tells.
+/// Holder of a context, as far as the driver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Who {
     /// A process, by its id in the host's PID namespace.
     Process(u32),
-    /// A process of another user, which the driver does not name for a client that is not root; or one that was gone when the
-    /// driver looked.
+    /// A process of another user, which the driver does not name to a client that is not root; or a process that was gone when the driver
+    /// looked.
     Hidden,
     /// The driver's own contexts.
     Driver,
@@ -93,7 +93,7 @@ pub enum Who {
 /// One record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switch {
-    /// The event.
+    /// Event of the record.
     pub tag: Tag,
     /// Virtual machine of the context; 0 for the host's own.
     pub vmid: u8,
@@ -101,16 +101,16 @@ pub struct Switch {
     pub sequence: u16,
     /// Handle of the channel or channel group.
     pub context: u32,
-    /// The process id as the driver tells it.
+    /// Process id as the driver reports it.
     pub pid: u32,
-    /// The MIG instance, where the GPU is in that mode.
+    /// MIG instance, if the GPU is in that mode.
     pub instance: Option<Instance>,
     /// GPU time (PTIMER), ns.
     pub time_ns: u64,
 }
 
 impl Switch {
-    /// Reads a record; `None` for bytes that are none of this kind.
+    /// Reads a record; `None` for bytes that are not a record of this kind.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < RECORD_LEN {
@@ -120,7 +120,7 @@ impl Switch {
         let payload = u32_at(bytes, 8)?;
         let [tag, vmid, low, high] = payload.to_le_bytes();
         let (pid, instance) = match head as u16 {
-            // The id has 64 bits here; process ids have less.
+            // The id has 64 bits here; process ids have fewer.
             FIRST_FORM => (u32::try_from(u64_at(bytes, 16)?).unwrap_or(u32::MAX), None),
             SECOND_FORM => {
                 let (gpu, compute) = (bytes[22], bytes[23]);
@@ -143,7 +143,7 @@ impl Switch {
         })
     }
 
-    /// The bytes of the record, as the driver's second form has them.
+    /// Returns the bytes of the record in the driver's second form.
     #[must_use]
     pub fn bytes(&self) -> [u8; RECORD_LEN] {
         let mut bytes = [0; RECORD_LEN];
@@ -163,14 +163,14 @@ impl Switch {
         bytes
     }
 
-    /// Tells whether this end may be that of a holder's slice. Of a context that is gone when the driver looks it tells neither process nor
-    /// context.
+    /// Tells whether this record may be the end of a holder's slice. For a context that is gone when the driver looks, the record gives
+    /// neither process nor context.
     pub(super) fn may_end(&self, holder: (Who, u32)) -> bool {
         let who = (self.who(), self.context);
         who == holder || who == (Who::Hidden, 0)
     }
 
-    /// Holder of the context.
+    /// Returns the holder of the context.
     #[must_use]
     pub const fn who(&self) -> Who {
         match self.pid {
@@ -181,19 +181,19 @@ impl Switch {
     }
 }
 
-/// Sequence numbers of a buffer's records: tells how many are missing.
+/// Sequence numbers of a buffer's records, which show the number of missing records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sequence {
     next: Option<u16>,
 }
 
 impl Sequence {
-    /// Takes the next record's number and returns the number of records that are missing before it. `dropped`: records that the driver
-    /// says it has dropped for want of room since the last one, which counts beyond 65,535.
+    /// Takes in the next record's number, and returns the number of records that are missing before it. `dropped` is the driver's count of
+    /// records that it has dropped for lack of room since the last one; it also covers more than 65,535.
     pub fn missing(&mut self, sequence: u16, dropped: u64) -> u64 {
         let expected = self.next.replace(sequence.wrapping_add(1));
         let gap = u64::from(sequence.wrapping_sub(expected.unwrap_or(sequence)));
-        // The least number that fits both.
+        // The least number that fits both counts.
         let rounds = dropped.saturating_sub(gap).div_ceil(1 << 16);
         gap.saturating_add(rounds.saturating_mul(1 << 16))
     }
@@ -203,7 +203,7 @@ impl Sequence {
 mod tests {
     use super::*;
 
-    /// Records of an H200 (driver 580), in the driver's first form.
+    /// Makes a record as an H200 (driver 580) does, in the driver's first form.
     fn first_form(tag: u8, sequence: u16, pid: u64, time_ns: u64) -> Vec<u8> {
         let mut bytes = vec![134, 0, 0, 0, 0, 0, 0, 0, tag, 0];
         bytes.extend(sequence.to_le_bytes());
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(sequence.missing(0, 0), 0);
         assert_eq!(sequence.missing(4, 0), 3);
         assert_eq!(sequence.missing(5, 0), 0);
-        // The driver's own count of drops tells more than 16 bits do.
+        // The driver's own count of drops shows more than 16 bits can.
         assert_eq!(sequence.missing(8, 2), 2);
         assert_eq!(sequence.missing(11, 65_538), 65_538);
         assert_eq!(sequence.missing(12, 65_536), 65_536);

@@ -1,24 +1,24 @@
-//! Slices of contexts, and how long each holder had an engine.
+//! Slices of contexts, and the time for which each holder had an engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::{Instance, Switch, Who};
 
-/// Longest time between two slices that counts as a switch. A switch of an H200 takes some 85 us; between contexts of which none has
-/// work nobody has the engine.
+/// Longest time between two slices that counts as a switch. A switch of an H200 takes some 85 us. If no context has work, no context has
+/// the engine between slices.
 pub const LONGEST_SWITCH_NS: u64 = 1_000_000;
 
-/// The most holders of a GPU whose sums are kept; who had the engine is not known of what comes beyond.
+/// The most holders of a GPU whose sums are kept. The time of further holders counts as unknown.
 const MOST_HOLDERS: usize = 1 << 16;
 
 /// Sums of one holder's slices. A holder is a context of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Time for which it had the engine, ns.
+    /// Time for which the holder had the engine, ns.
     pub resident_ns: u64,
-    /// Number of slices, with those that began before the measurement and those that have not ended.
+    /// Number of slices, including those that began before the measurement and those that have not ended.
     pub slices: u64,
-    /// Its longest slice, ns.
+    /// Longest slice, ns.
     pub longest_ns: u64,
 }
 
@@ -41,7 +41,7 @@ impl Held {
 /// `ns`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineSums {
-    /// The MIG instance, where the GPU is in that mode.
+    /// MIG instance, if the GPU is in that mode.
     pub instance: Option<Instance>,
     /// Time that was measured, ns.
     pub ns: u64,
@@ -49,35 +49,35 @@ pub struct EngineSums {
     pub holders: BTreeMap<(Who, u32), Held>,
     /// Number of switches: slices that followed another one within [`LONGEST_SWITCH_NS`].
     pub switches: u64,
-    /// Time between the slices of these switches, ns.
+    /// Total time between the slices of these switches, ns.
     pub switch_ns: u64,
     /// Time in which no context had the engine, ns.
     pub nobody_ns: u64,
-    /// Time of which it is not known who had the engine, because records are missing, ns.
+    /// Time in which the holder of the engine is not known because records are missing, ns.
     pub unknown_ns: u64,
-    /// Slices whose begin or end the driver did not tell although no record is missing.
+    /// Number of slices whose beginning or end the driver did not report although no record is missing.
     pub incomplete: u64,
 }
 
 /// State of an engine.
 #[derive(Clone, Debug)]
 enum State {
-    /// Nothing was told yet.
+    /// Nothing was reported yet.
     Begun,
-    /// This holder has it since then.
+    /// This holder has the engine since then.
     Held((Who, u32)),
-    /// No context has it.
+    /// No context has the engine.
     Free,
-    /// Records are missing.
+    /// Unknown, because records are missing.
     Unknown,
 }
 
 /// Holder of an engine in a stretch of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
-    /// A context of it.
+    /// A context of a holder.
     Held((Who, u32)),
-    /// No context, between two that follow each other.
+    /// No context, in a switch between two contexts that follow each other.
     Switch,
     /// No context.
     Nobody,
@@ -97,9 +97,9 @@ pub(super) struct Stretch {
 #[derive(Clone, Debug)]
 struct Engine {
     state: State,
-    /// The GPU's doubts that the state knows of.
+    /// Doubts of the GPU that the state has taken into account.
     doubts: Doubts,
-    /// Time up to which the sums go.
+    /// Time up to which the sums are complete.
     at: u64,
     sums: EngineSums,
 }
@@ -117,7 +117,7 @@ impl Engine {
         }
     }
 
-    /// Adds a slice of a holder. `room`: number of holders that may still come.
+    /// Adds a slice of a holder. `room` is the number of holders that may still be added.
     fn hold(&mut self, who: (Who, u32), ns: u64, room: &mut usize) {
         if let Some(held) = self.sums.holders.get_mut(&who) {
             held.add(ns);
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Knows of the GPU's doubts until now.
+    /// Takes the GPU's doubts until now into account.
     fn doubt(&mut self, doubts: Doubts) {
         if self.is_doubted(doubts) {
             self.state = State::Unknown;
@@ -142,10 +142,10 @@ impl Engine {
         self.doubts.losses != doubts.losses || !is_held && self.doubts.begun != doubts.begun
     }
 
-    /// A stretch up to a time is over. `room`: as of [`Engine::hold`].
+    /// Ends a stretch at a time. `room` is the one of [`Engine::hold`].
     fn pass(&mut self, to: u64, of: Of, room: &mut usize) -> Stretch {
         let from = self.at;
-        // Records of a time before the measurement tell the state at its begin.
+        // Records of a time before the measurement determine the state at its beginning.
         self.at = from.max(to);
         let passed = self.at - from;
         self.sums.ns += passed;
@@ -166,20 +166,20 @@ impl Engine {
         }
     }
 
-    /// Takes a begin or an end. Returns the stretch that it ends.
+    /// Takes in a beginning or an end. Returns the stretch that it ends.
     fn take(&mut self, switch: &Switch, room: &mut usize) -> Stretch {
         let who = (switch.who(), switch.context);
         let begins = switch.tag.begins();
         let passed = switch.time_ns.saturating_sub(self.at);
         let of = match (&self.state, begins) {
             (State::Unknown, _) => Of::Unknown,
-            // Whose slice ends first has had the engine since before.
+            // A holder whose slice ends first has had the engine since before.
             (State::Begun, false) => Of::Held(who),
             (State::Begun, true) => Of::Nobody,
             (State::Free, true) if passed <= LONGEST_SWITCH_NS => Of::Switch,
             (State::Free, true) => Of::Nobody,
             (State::Held(held), false) if switch.may_end(*held) => Of::Held(*held),
-            // An end without a begin; a begin without an end before it, or another one's end.
+            // An end without a beginning; or a beginning without an end before it, or with another holder's.
             (State::Free, false) | (State::Held(_), _) => {
                 self.sums.incomplete += 1;
                 Of::Unknown
@@ -192,17 +192,17 @@ impl Engine {
         self.pass(switch.time_ns, of, room)
     }
 
-    /// Returns who has the engine since the last record.
+    /// Returns the holder of the engine since the last record.
     fn now(&self) -> Of {
         match self.state {
             State::Held(who) => Of::Held(who),
-            // Without a record nobody is known to have had the engine, nor that nobody had it.
+            // Without a record it is unknown whether anybody had the engine.
             State::Begun | State::Unknown => Of::Unknown,
             State::Free => Of::Nobody,
         }
     }
 
-    /// The sums at a time: the slice that lasts is counted until then.
+    /// Returns the sums at a time. A lasting slice is counted until then.
     fn sums(&self, now: u64, doubts: Doubts, mut room: usize) -> EngineSums {
         let mut to = self.clone();
         to.doubt(doubts);
@@ -210,7 +210,7 @@ impl Engine {
         to.sums
     }
 
-    /// The process that holds it has ended by a time: its contexts are gone. Returns the stretch that this ends.
+    /// Ends the slice of a holder whose process has ended by a time, so that its contexts are gone. Returns the stretch that this ends.
     fn ended(&mut self, by: u64, room: &mut usize) -> Option<Stretch> {
         let State::Held(who) = self.state else {
             return None;
@@ -219,7 +219,7 @@ impl Engine {
         Some(self.pass(by, Of::Held(who), room))
     }
 
-    /// Begins new sums at a time; who has the engine stays known.
+    /// Begins new sums at a time. The holder of the engine stays known.
     fn restart(&mut self, now: u64) {
         let instance = self.sums.instance;
         self.at = self.at.max(now);
@@ -230,12 +230,12 @@ impl Engine {
     }
 }
 
-/// Times, counted since the first record, at which it became unknown who has the engines of a GPU.
+/// Counts, since the first record, of the events at which the holders of a GPU's engines became unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Doubts {
-    /// Records were missing, or a slice ended of which it is not known on which engine it was.
+    /// Losses of records, and ends of slices whose engine is not known.
     losses: u64,
-    /// A slice began on one of the engines that nobody had.
+    /// Slices that began on an unknown engine, among those that nobody had.
     begun: u64,
 }
 
@@ -251,19 +251,19 @@ impl Doubts {
 pub struct Residence {
     began: u64,
     doubts: Doubts,
-    /// The same when the sums began: behind a later doubt nothing is known of an engine that is told of for the first time.
+    /// Doubts at the time when the sums began. After a later doubt, nothing is known about an engine that is reported for the first time.
     doubts_before: Doubts,
     engines: BTreeMap<Option<Instance>, Engine>,
-    /// Slices that last on an engine that was not told, of a GPU that has MIG instances.
+    /// Lasting slices whose engine was not reported, of a GPU that has MIG instances.
     unplaced: BTreeSet<(Who, u32)>,
-    /// The engines that processes have.
+    /// Engines that processes have.
     holding: BTreeSet<(u32, Option<Instance>)>,
-    /// Number of holders that may still come.
+    /// Number of holders that may still be added.
     room: usize,
 }
 
 impl Residence {
-    /// The residence from a GPU time on, ns.
+    /// Begins at a GPU time, ns.
     #[must_use]
     pub const fn new(began: u64) -> Self {
         Self {
@@ -312,7 +312,8 @@ impl Residence {
         Some(stretch)
     }
 
-    /// Takes a record of a GPU that has MIG instances, without one: the driver tells none of a context that is another user's, its own or gone.
+    /// Takes in a record without a MIG instance, of a GPU that has instances. The driver gives no instance for contexts that are another
+    /// user's, the driver's own, or gone.
     fn take_unplaced(&mut self, switch: &Switch) {
         let who = (switch.who(), switch.context);
         let is_named = matches!(who.0, Who::Process(_));
@@ -324,7 +325,8 @@ impl Residence {
         }
     }
 
-    /// The GPU has MIG instances: what was told without one, of contexts whose process is not known, is of no engine.
+    /// Drops the engine of the whole GPU, unless a process has held it, once the GPU is known to have MIG instances. Records without an
+    /// instance, of contexts whose process is not known, then belong to no engine.
     fn forget_whole(&mut self) {
         let is_of_process = |(who, _): &(Who, u32)| matches!(who, Who::Process(_));
         let whole = self.engines.get(&None);
@@ -334,26 +336,26 @@ impl Residence {
         }
     }
 
-    /// Records are missing from here on, until the next one: it is not known who had which engine. An engine takes note of that when it is
-    /// looked at: a file may tell of many engines and many losses.
+    /// Records that records are missing from here until the next one, so that the holders of the engines are unknown. An engine takes this
+    /// into account only when it is next looked at, because a file may have many engines and many losses.
     pub fn lost(&mut self) {
         self.doubts.losses += 1;
         self.unplaced.clear();
         self.holding.clear();
     }
 
-    /// The processes that have an engine after the last record.
+    /// Returns the processes that have an engine after the last record.
     pub fn holding(&self) -> impl Iterator<Item = u32> {
         self.holding.iter().map(|(pid, _)| *pid)
     }
 
-    /// A process has ended by a GPU time, and all records until then were taken: the driver tells of no end of a context whose channel is
-    /// gone when it looks. Nobody has from then on what the process had.
+    /// Ends the slices of a process that has ended by a GPU time, once all records until then were taken in. The driver reports no end of a
+    /// context whose channel is gone when it looks. From then on nobody has the engines that the process had.
     pub fn ended(&mut self, pid: u32, by: u64) {
         self.ended_stretches(pid, by, |_| {});
     }
 
-    /// The same. Gives the stretches that this ends.
+    /// Ends the slices of a process like [`Residence::ended`], and gives each stretch that this ends to `each`.
     pub(super) fn ended_stretches(&mut self, pid: u32, by: u64, mut each: impl FnMut(Stretch)) {
         let next = |all: &BTreeSet<_>| all.range((pid, None)..).next().copied();
         while let Some(held) = next(&self.holding).filter(|held| held.0 == pid) {
@@ -365,7 +367,7 @@ impl Residence {
         }
     }
 
-    /// Returns the stretches that last: their ends are not known.
+    /// Returns the lasting stretches, whose ends are not known.
     pub(super) fn lasting(&self) -> impl Iterator<Item = Stretch> {
         let engines = self.engines.iter();
         engines.map(|(instance, engine)| Stretch {
@@ -379,7 +381,7 @@ impl Residence {
         })
     }
 
-    /// The sums of each engine at a GPU time. A GPU without any record has none: its driver has told of no switch.
+    /// Returns the sums of each engine at a GPU time. A GPU without any record has no engine: its driver has reported no switch.
     #[must_use]
     pub fn sums(&self, now: u64) -> Vec<EngineSums> {
         let engines = self.engines.values();

@@ -1,4 +1,4 @@
-//! Slices: the times for which a context had an engine, one by one.
+//! Slices: the single stretches of time for which a context had an engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::record::{Instance, Switch, Who};
 use super::told::Told;
 use crate::record::Switches;
 
-/// A time at both clocks.
+/// A time on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceTime {
     /// Time of the host, `CLOCK_MONOTONIC`, ns.
@@ -15,42 +15,42 @@ pub struct SliceTime {
     pub gpu_ns: u64,
 }
 
-/// Time for which a context had an engine.
+/// A stretch of time for which a context had an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Number N of the GPU's `/dev/nvidiaN`.
     pub gpu: u32,
-    /// The MIG instance, where the GPU is in that mode.
+    /// MIG instance, if the GPU is in that mode.
     pub instance: Option<Instance>,
     /// Holder of the context.
     pub who: Who,
-    /// The context.
+    /// Handle of the context.
     pub context: u32,
-    /// Its begin; `None` where it was not recorded.
+    /// Beginning; `None` if it was not recorded.
     pub begin: Option<SliceTime>,
-    /// Its end; `None` where it was not recorded, or had not come when the recording ended.
+    /// End; `None` if it was not recorded, or had not come when the recording ended.
     pub end: Option<SliceTime>,
 }
 
-/// A slice that has begun: who, and when.
+/// A slice that has begun: holder, context and time.
 type Open = (Who, u32, SliceTime);
 
-/// Makes slices of windows.
+/// Maker of slices from windows.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
-    /// The slices that have not ended: one of an engine.
+    /// Slices that have not ended, one for each engine.
     open: BTreeMap<(u32, Option<Instance>), Open>,
-    /// Those of processes, by GPU and process.
+    /// Slices of processes that have not ended, by GPU, process and instance.
     of: BTreeSet<(u32, u32, Option<Instance>)>,
     /// End of each GPU's last window, ns of the GPU's time.
     until: BTreeMap<u32, u64>,
 }
 
 impl Slices {
-    /// Takes the next window of a GPU, and gives the slices that end in it, in the order of their ends.
+    /// Takes in the next window of a GPU, and gives the slices that end in it to `each`, in the order of their ends.
     pub fn window(&mut self, window: &Switches, mut each: impl FnMut(Slice)) {
         let before = self.until.insert(window.gpu, window.to.gpu_ns);
-        // A window between them is not there.
+        // A window in between is missing.
         if before.is_some_and(|until| until != window.from.gpu_ns) {
             self.lost(window.gpu, &mut each);
         }
@@ -100,7 +100,7 @@ impl Slices {
         }
     }
 
-    /// Takes away the slice of an engine.
+    /// Takes out the slice of an engine.
     fn close(&mut self, engine: (u32, Option<Instance>)) -> Option<Open> {
         let open = self.open.remove(&engine)?;
         if let Who::Process(pid) = open.0 {
@@ -109,7 +109,7 @@ impl Slices {
         Some(open)
     }
 
-    /// Records of a GPU are missing: slices may have ended.
+    /// Handles missing records of a GPU: its slices may have ended.
     fn lost(&mut self, gpu: u32, each: &mut impl FnMut(Slice)) {
         let next = |open: &BTreeMap<_, _>| open.range((gpu, None)..).next().map(|of| *of.0);
         while let Some(engine) = next(&self.open).filter(|engine| engine.0 == gpu) {
@@ -149,7 +149,7 @@ fn slice(gpu: u32, instance: Option<Instance>, open: Open, end: Option<SliceTime
     }
 }
 
-/// A slice whose begin was not recorded.
+/// Makes a slice whose beginning was not recorded.
 fn ended_slice(
     gpu: u32,
     instance: Option<Instance>,
@@ -172,12 +172,12 @@ mod tests {
     use super::super::record::Tag;
     use super::*;
 
-    /// A window of GPU 3.
+    /// Makes a window of GPU 3.
     fn window(told: Vec<Told>) -> Switches {
         made_up::window(3, (1_000, 9_000), told)
     }
 
-    /// Process, begin and end by the GPU's clock.
+    /// Returns process, beginning and end of each slice, by the GPU's clock.
     fn slices(windows: &[Switches]) -> Vec<(u32, Option<u64>, Option<u64>)> {
         let (mut slices, mut all) = (Slices::default(), Vec::new());
         let mut each = |s: Slice| {
@@ -216,7 +216,7 @@ mod tests {
             ..window(told)
         };
         assert_eq!(slices(&[window(first), next(second)]), expected);
-        // Of a window that is not there nothing is known.
+        // Nothing is known about a missing window.
         let apart = [
             window(vec![switch(Tag::BEGIN, 1, 1_100)]),
             window(vec![switch(Tag::END, 1, 1_900)]),
@@ -232,7 +232,7 @@ mod tests {
             Told::Missing(4),
             switch(Tag::END, 2, 2_000),
             Told::Strange,
-            // An end without a begin, and a begin without an end.
+            // An end without a beginning, and a beginning without an end.
             switch(Tag::END, 1, 3_000),
             switch(Tag::BEGIN, 1, 3_100),
             switch(Tag::BEGIN, 2, 3_200),
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(slices(&[window(told)]), expected);
     }
 
-    /// As many MIG instances as a file can name, each lost and ended again and again.
+    /// Test of as many MIG instances as a file can name, each lost and ended again and again.
     #[test]
     fn losses_and_ends_do_not_look_at_all_engines() {
         let begin = |number: u16| {
@@ -305,7 +305,7 @@ mod tests {
             });
             all
         };
-        // Neither the process nor the context of one that is gone is told.
+        // For a context that is gone, neither process nor context is reported.
         assert_eq!(slices(0), [(Who::Process(1), true, true)]);
         let apart = [(Who::Process(1), true, false), (Who::Hidden, false, true)];
         assert_eq!(slices(0x77), apart);

@@ -2,11 +2,10 @@
 
 use super::record::Switch;
 
-/// Users whose processes the driver tells of.
+/// Users whose processes the driver reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All users. To a client that is not root it tells of other users' slices without their process, and at times that are not
-    /// exact.
+    /// All users. To a client that is not root, it reports other users' slices without their process, and at inexact times.
     AllUsers,
     /// The client's own user.
     OwnUser,
@@ -21,7 +20,7 @@ pub enum Told {
     Missing(u64),
     /// Bytes that are no record of this kind.
     Strange,
-    /// A process that had an engine has ended by this GPU time, ns, and all its records were told: the driver may not tell of that.
+    /// A process that had an engine has ended by this GPU time, ns, and all its records were given. (The driver may not report this end.)
     Ended {
         /// The process.
         pid: u32,
@@ -31,11 +30,11 @@ pub enum Told {
 }
 
 impl Told {
-    /// The time by which news may be later than a clock that was read before them, ns.
+    /// The most by which news may be later than a clock that was read before them, ns.
     const LATEST_NS: u64 = 10_000_000_000;
 
-    /// The news of a GPU whose clock was read about then; a record of a time long after it is not understood: nothing could be summed up
-    /// until that time.
+    /// Checks news of a GPU whose clock was read about then. A record of a much later time counts as not understood, because nothing could
+    /// be summed up until that time.
     #[must_use]
     pub fn by(self, now: u64) -> Self {
         let time = match self {
@@ -53,10 +52,10 @@ impl Told {
 /// The GPU's time (PTIMER) at a time of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Time of the host, `CLOCK_MONOTONIC`, ns: the middle between asking and being told.
+    /// Time of the host, `CLOCK_MONOTONIC`, ns: the middle between question and answer.
     pub host_ns: u64,
     /// Time of the GPU, ns.
     pub gpu_ns: u64,
-    /// Half of the time between asking and being told, ns.
+    /// Half of the time between question and answer, ns.
     pub error_ns: u64,
 }

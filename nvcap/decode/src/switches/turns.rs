@@ -1,6 +1,6 @@
-//! Turns of processes on a GPU's engines: how much of a time was a process's, and when its next turn came.
+//! Turns of processes on a GPU's engines: the part of a stretch of time that was a process's, and its next turn.
 //!
-//! The sum of a process's slices lies beside each of them, so that a time of many slices is asked for as fast as one of few.
+//! Each slice is kept with the sum of the process's slices before it, so that a stretch of many slices is answered as fast as one of few.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,9 +9,9 @@ use super::residence::{Of, Residence, Stretch};
 use super::told::{Scope, Told};
 use crate::record::Switches;
 
-/// Parts of a GPU's time that are kept at most: some 13 s of 10,000 switches a second. Of what was before them nothing is known any more.
+/// The most parts of a GPU's time that are kept: some 13 s at 10,000 switches a second. The time before them becomes unknown.
 const MOST_PARTS: usize = 1 << 17;
-/// Engines of a GPU at most: it has up to seven MIG instances, of up to seven compute instances each.
+/// The most engines of a GPU, which has up to seven MIG instances of up to seven compute instances each.
 const MOST_ENGINES: usize = 64;
 
 /// A part of a GPU's time.
@@ -23,7 +23,7 @@ struct Part {
     before: u64,
 }
 
-/// Parts of a GPU's time in their order, none of which overlap.
+/// Parts of a GPU's time in their order. They do not overlap.
 #[derive(Clone, Debug, Default)]
 struct Parts(VecDeque<Part>);
 
@@ -33,7 +33,7 @@ impl Parts {
         self.0.push_back(Part { from, to, before });
     }
 
-    /// Sum of all before a time, ns; only differences of it mean anything.
+    /// Returns the sum of all parts before a time, ns; only differences of such sums have a meaning.
     fn until(&self, time: u64) -> u64 {
         let behind = self.0.partition_point(|part| part.from < time);
         match behind.checked_sub(1).and_then(|last| self.0.get(last)) {
@@ -46,7 +46,7 @@ impl Parts {
         self.until(to) - self.until(from.min(to))
     }
 
-    /// Forgets those that ended by a time, and returns how many there were.
+    /// Forgets the parts that ended by a time, and returns their number.
     fn forget(&mut self, time: u64) -> usize {
         let gone = self.0.partition_point(|part| part.to <= time);
         self.0.drain(..gone).count()
@@ -57,9 +57,9 @@ impl Parts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Process(u32),
-    /// Any process: the owner is not known.
+    /// Unknown; possibly any process.
     Unknown,
-    /// No process, or none of those that are asked for.
+    /// No process, or none of those that are asked about.
     Another,
 }
 
@@ -67,7 +67,7 @@ impl Owner {
     fn of(of: Of, scope: Scope) -> Self {
         match of {
             Of::Held((Who::Process(pid), _)) => Self::Process(pid),
-            // To root the driver names every process but one that was gone when it looked.
+            // To root the driver names every process except one that was gone when it looked.
             Of::Held((Who::Hidden, _)) if scope == Scope::AllUsers => Self::Unknown,
             Of::Unknown => Self::Unknown,
             Of::Held((Who::Hidden | Who::Driver, _)) | Of::Switch | Of::Nobody => Self::Another,
@@ -75,12 +75,12 @@ impl Owner {
     }
 }
 
-/// The parts of an engine's time: each process's, and those of which nothing is known.
+/// Parts of an engine's time: each process's, and those about which nothing is known.
 #[derive(Clone, Debug)]
 struct Engine {
     of: BTreeMap<u32, Parts>,
     unknown: Parts,
-    /// Owner of what lasts, and since when.
+    /// Owner of the lasting part, and its beginning.
     now: (Owner, u64),
 }
 
@@ -95,7 +95,7 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// Length of what lasts within a time, where this is its owner, ns.
+    /// Returns the length of the lasting part within a stretch of time if `owner` is its owner, ns.
     fn lasting(&self, owner: Owner, from: u64, to: u64) -> u64 {
         let since = (self.now.0 == owner).then_some(self.now.1.max(from));
         since.map_or(0, |since| to.saturating_sub(since))
@@ -118,13 +118,13 @@ struct Gpu {
     residence: Residence,
     engines: BTreeMap<Option<Instance>, Engine>,
     parts: usize,
-    /// Time of which something is known, GPU time, ns.
+    /// Beginning of the known time, GPU time, ns.
     from: u64,
     to: u64,
-    /// End of the windows before the first one that told of a switch or a loss, GPU time, ns; and whether none has come yet.
+    /// End of the windows before the first one with a switch or a loss, GPU time, ns; and whether no such window has come yet.
     undivided_until: u64,
     is_undivided: bool,
-    /// The processes that had an engine in the newest window.
+    /// Processes that had an engine in the newest window.
     newest: BTreeSet<u32>,
 }
 
@@ -148,11 +148,11 @@ impl Gpu {
         let follows = self.to == window.from.gpu_ns;
         self.to = self.to.max(window.to.gpu_ns);
         self.newest.clear();
-        // No GPU has so many: nothing is known of this one, and each window would have to look at all of them.
+        // No real GPU has so many engines. Nothing is then known about this GPU, since each window would have to look at all of them.
         if self.engines.len() > MOST_ENGINES {
             return;
         }
-        // A window between them is not there.
+        // A window in between is missing.
         if !follows {
             self.lost();
         }
@@ -226,7 +226,7 @@ impl Gpu {
         self.from = time;
     }
 
-    /// The engine that these processes had within a time; `None` where they had several, or none.
+    /// Returns the engine that these processes had within a stretch of time; `None` if they had several, or none.
     fn engine(&self, pids: &[u32], from: u64, to: u64) -> Option<(&Engine, u64)> {
         let had = |engine: &Engine| pids.iter().map(|pid| engine.had(*pid, from, to)).sum();
         let engines = self.engines.values().map(|engine| (engine, had(engine)));
@@ -235,7 +235,7 @@ impl Gpu {
     }
 }
 
-/// Turns on the engines of all GPUs, as windows tell them.
+/// Turns on the engines of all GPUs, from the windows.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
     gpus: BTreeMap<u32, Gpu>,
@@ -254,13 +254,14 @@ impl Turns {
         self.gpus.is_empty()
     }
 
-    /// Returns the time of a GPU up to which its turns are known, ns; `None` of a GPU of which nothing was told.
+    /// Returns the time of a GPU up to which its turns are known, ns; `None` for a GPU without windows.
     #[must_use]
     pub fn known_until(&self, gpu: u32) -> Option<u64> {
         self.gpus.get(&gpu).map(|gpu| gpu.to)
     }
 
-    /// Returns the time of a GPU before which neither a switch nor a loss was told, ns: up to then each process may have had it all the time.
+    /// Returns the time of a GPU before which neither a switch nor a loss was reported, ns. Up to then, each process may have had the GPU
+    /// all the time.
     #[must_use]
     pub fn undivided_until(&self, gpu: u32) -> Option<u64> {
         self.gpus.get(&gpu).map(|gpu| gpu.undivided_until)
@@ -272,8 +273,8 @@ impl Turns {
         newest.into_iter().flatten().copied()
     }
 
-    /// Returns for how long these processes had a GPU's engine within a time in which one of them worked, by the GPU's clock, ns. `None` where that is not known:
-    /// records are missing, none are there of that time, or they contradict that one of these processes worked.
+    /// Returns the time for which these processes had a GPU's engine within a stretch in which one of them worked, by the GPU's clock, ns.
+    /// `None` if it is not known: records are missing, there are none of that time, or they contradict that one of these processes worked.
     #[must_use]
     pub fn had(&self, gpu: u32, pids: &[u32], from: u64, to: u64) -> Option<u64> {
         let gpu = self.gpus.get(&gpu)?;
@@ -281,7 +282,7 @@ impl Turns {
         if !is_covered || gpu.engines.len() > MOST_ENGINES {
             return None;
         }
-        // Without any switch nobody else had it.
+        // Without any switch nobody else had the engine.
         if to <= gpu.undivided_until || from == to {
             return Some(to - from);
         }
@@ -296,7 +297,7 @@ mod tests {
     use super::super::record::{Switch, Tag};
     use super::*;
 
-    /// A window of GPU 3.
+    /// Makes a window of GPU 3.
     fn window(from: u64, to: u64, told: Vec<Told>) -> Switches {
         made_up::window(3, (from, to), told)
     }
@@ -318,7 +319,7 @@ mod tests {
         ];
         let turns = turns(&[window(1_000, 3_000, told.concat())]);
         let had = |from, to| turns.had(3, &[1], from, to);
-        // Within a slice, over one end, over several, from the first record's time and in what lasts.
+        // Within a slice, across one end, across several, from the first record's time, and in the lasting part.
         assert_eq!(had(2_100, 2_500), Some(400));
         assert_eq!(had(1_300, 1_450), Some(100));
         assert_eq!(had(1_300, 2_950), Some(100 + 600 + 50));
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!(turns.had(3, &[2], 1_000, 3_000), Some(500));
         assert_eq!(turns.had(3, &[1, 2], 1_000, 3_000), Some(1_600));
         assert_eq!(had(2_000, 2_000), Some(0));
-        // It did not work when it had nothing; of times beyond the windows, of other GPUs and other processes nothing is known.
+        // A process that had no engine did not work. Times beyond the windows, other GPUs and other processes are unknown.
         assert_eq!(had(1_500, 1_900), None);
         assert_eq!(had(900, 1_300), None);
         assert_eq!(had(2_000, 3_001), None);
@@ -359,7 +360,7 @@ mod tests {
         assert_eq!(had(&turns, 1_100, 1_501), None);
         assert_eq!(had(&turns, 1_900, 2_100), None);
         assert_eq!(had(&turns, 2_000, 2_900), Some(500));
-        // A window that is not there, and one in which its end is told as nobody's.
+        // A window is missing; then one in which the end of its slice is reported as nobody's.
         turns.window(&window(4_000, 5_000, slice(1, 4_100, 4_200).to_vec()));
         assert_eq!(had(&turns, 2_400, 4_150), None);
         assert_eq!(had(&turns, 4_100, 4_150), Some(50));
@@ -397,7 +398,7 @@ mod tests {
         assert_eq!(turns.undivided_until(3), Some(3_000));
         let newest = |turns: &Turns| turns.newest(3).collect::<Vec<_>>();
         assert_eq!(newest(&turns), [1, 2]);
-        // What lasts is the newest window's, too.
+        // The lasting part belongs to the newest window, too.
         turns.window(&window(5_000, 6_000, vec![switch(Tag::BEGIN, 7, 5_500)]));
         turns.window(&window(6_000, 7_000, Vec::new()));
         assert_eq!(newest(&turns), [7]);

@@ -1,22 +1,21 @@
-//! The engine that a channel feeds, inferred from its methods when the driver's calls did not show it.
+//! Engine that a channel feeds, inferred from its methods if the driver's calls did not show it.
 //!
-//! The classes that a channel binds are the best evidence: a compute or 3D class needs the graphics engine; a channel that
-//! binds a copy class and neither of those feeds a copy engine. For a channel that binds nothing (its beginning was not
-//! seen), the fixed subchannels are used: 0 to 3 exist only on a graphics runlist, and elsewhere libcuda uses 4 for copy
-//! engines. A channel that writes SET_APPLICATION_ID on subchannel 4 feeds a video engine.
-//! SET_APPLICATION_ID on subchannel 4 is a video engine.
+//! The classes that a channel binds are the best evidence. A channel that binds a compute or 3D class feeds the graphics engine; one that
+//! binds a copy class and neither of those feeds a copy engine. If a channel binds nothing, because its beginning was not seen, the fixed
+//! subchannels are the evidence: 0 to 3 exist only on a graphics runlist, and elsewhere libcuda uses 4 for copy engines. A channel that
+//! writes SET_APPLICATION_ID on subchannel 4 feeds a video engine.
 
 use super::{
     method::{FIRST_OF_ENGINE, SET_APPLICATION_ID, SET_OBJECT, class_of},
     stream::Run,
 };
 
-/// The runlist that graphics and compute channels are on.
+/// Runlist of graphics and compute channels.
 pub(crate) const GRAPHICS_RUNLIST: u32 = 0;
-/// The subchannel that libcuda binds a copy class to.
+/// Subchannel to which libcuda binds a copy class.
 const COPY_SUBCHANNEL: u8 = 4;
 
-/// The kind of engine a channel feeds, as far as methods show it.
+/// Kind of engine that a channel feeds, as far as methods show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feeds {
     /// The graphics engine: graphics and compute.
@@ -26,7 +25,7 @@ pub enum Feeds {
 }
 
 impl Feeds {
-    /// By the number of a class: NVIDIA gives 3D classes numbers that end with 97, compute classes c0, copy classes b5.
+    /// Returns the engine by the number of a class: NVIDIA gives 3D classes numbers that end with 97, compute classes c0, copy classes b5.
     pub fn of_class(class: u32) -> Option<Self> {
         if !(0x9000..=0xffff).contains(&class) {
             return None;
@@ -38,7 +37,7 @@ impl Feeds {
         }
     }
 
-    /// By the subchannel of an engine's method.
+    /// Returns the engine by the subchannel of an engine's method.
     pub fn of_subchannel(subchannel: u8) -> Option<Self> {
         match subchannel {
             0..COPY_SUBCHANNEL => Some(Self::Graphics),
@@ -81,7 +80,7 @@ impl EngineEvidence {
         }
     }
 
-    /// The engine by the classes that were bound.
+    /// Returns the engine by the classes that were bound.
     pub fn by_class(&self) -> Option<Feeds> {
         match (self.binds_graphics, self.binds_copy) {
             (true, _) => Some(Feeds::Graphics),
@@ -90,7 +89,7 @@ impl EngineEvidence {
         }
     }
 
-    /// The engine by the subchannels that were used, with the runlist if known.
+    /// Returns the engine by the subchannels that were used, and by the runlist if known.
     pub fn by_subchannel(&self, runlist: Option<u32>) -> Option<Feeds> {
         let graphics = self.uses_graphics && runlist.is_none_or(|r| r == GRAPHICS_RUNLIST);
         let copy = self.uses_copy && runlist.is_none_or(|r| r != GRAPHICS_RUNLIST);

@@ -1,8 +1,7 @@
 //! GPFIFO entries: 8 bytes of a channel's ring, each a segment of pushbuffer words or a control.
 //!
-//! Layout of the host classes 906f to ca6f: an address of 40 bits and a length in dwords; length 0 makes it a
-//! control entry. From Hopper on (c86f) addresses have 57 bits: bits 56:40 come from the last
-//! SET_PB_SEGMENT_EXTENDED_BASE entry of the channel.
+//! Layout of the host classes 906f to ca6f: an address of 40 bits and a length in dwords; length 0 makes the entry a control. From Hopper
+//! on (c86f) addresses have 57 bits: bits 56:40 come from the last SET_PB_SEGMENT_EXTENDED_BASE entry of the channel.
 
 use std::fmt;
 
@@ -16,7 +15,7 @@ use super::{GpuVa, words::u64s};
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// Nothing.
+    /// No operation.
     pub const NOP: Self = Self(0);
     /// Raises an error.
     pub const ILLEGAL: Self = Self(1);
@@ -50,7 +49,7 @@ pub enum EntryKind {
         address: GpuVa,
         /// Length in bytes.
         len: u32,
-        /// True if it is fetched only while the subdevice is active.
+        /// True if the segment is fetched only while the subdevice is active.
         conditional: bool,
         /// True for a subroutine (LEVEL).
         subroutine: bool,
@@ -59,17 +58,17 @@ pub enum EntryKind {
     },
     /// A control entry (LENGTH = 0).
     Control {
-        /// OPCODE.
+        /// Opcode (OPCODE).
         opcode: u8,
-        /// OPERAND.
+        /// Operand (OPERAND).
         operand: u32,
-        /// SYNC.
+        /// True if the host waits before the entry (SYNC).
         sync: bool,
     },
 }
 
 impl EntryKind {
-    /// Address and length in bytes of a segment.
+    /// Returns address and length in bytes of a segment; `None` for a control.
     pub fn segment(self) -> Option<(GpuVa, u32)> {
         match self {
             Self::Segment { address, len, .. } => Some((address, len)),
@@ -78,17 +77,16 @@ impl EntryKind {
     }
 }
 
-/// The most pushbuffer bytes that one entry points to: 8 MiB less one word.
+/// The most pushbuffer bytes to which one entry points: 8 MiB less one word.
 pub const MAX_LEN: u32 = DWORDS * 4;
 
-/// Pushbuffer bytes that a ring entry points to; 0 for a control entry.
+/// Returns the number of pushbuffer bytes to which a ring entry points; 0 for a control entry.
 #[inline]
 pub fn len(raw: u64) -> u32 {
     dwords(raw) * 4
 }
 
-/// Reads a ring entry; `base` is the channel's extended base (bits 56:40 of addresses, already in place; 0 before
-/// Hopper).
+/// Reads a ring entry. `base` is the channel's extended base (bits 56:40 of addresses, already in place; 0 before Hopper).
 pub fn read(raw: u64, base: u64) -> EntryKind {
     let high = (raw >> 32) as u32;
     let len = len(raw);
@@ -109,8 +107,8 @@ pub fn read(raw: u64, base: u64) -> EntryKind {
     }
 }
 
-/// Steps over an entry of a channel whose extended base is `base`: returns the address and length in bytes of a segment, or
-/// `None` for a control entry, which may change `base`.
+/// Steps over an entry of a channel whose extended base is `base`. Returns the address and length in bytes of a segment, or `None` for a
+/// control entry, which may change `base`.
 pub fn pass(raw: u64, base: &mut u64) -> Option<(GpuVa, u32)> {
     let kind = read(raw, *base);
     if let EntryKind::Control {
@@ -122,8 +120,7 @@ pub fn pass(raw: u64, base: &mut u64) -> Option<(GpuVa, u32)> {
     kind.segment()
 }
 
-/// The address and length in bytes of an entry's segment, in a channel whose extended base is `base`; `None` for a control
-/// entry.
+/// Returns the address and length in bytes of an entry's segment, in a channel whose extended base is `base`; `None` for a control entry.
 pub fn segment_of(raw: u64, base: u64) -> Option<(GpuVa, u32)> {
     read(raw, base).segment()
 }
@@ -135,7 +132,7 @@ pub fn apply_control(opcode: u8, operand: u32, base: &mut u64) {
     }
 }
 
-/// A segment entry: the inverse of [`read`]. `len` is cut to whole dwords, and those to 21 bits.
+/// Makes a segment entry: the inverse of [`read`]. `len` is cut to whole dwords, and their number to 21 bits.
 pub fn segment(address: GpuVa, len: u32, conditional: bool, subroutine: bool, sync: bool) -> u64 {
     let dwords = u64::from(len >> 2 & DWORDS);
     (address.0 & ADDRESS)
@@ -145,12 +142,12 @@ pub fn segment(address: GpuVa, len: u32, conditional: bool, subroutine: bool, sy
         | u64::from(sync) << 63
 }
 
-/// A control entry: the inverse of [`read`].
+/// Makes a control entry: the inverse of [`read`].
 pub fn control(opcode: Opcode, operand: u32, sync: bool) -> u64 {
     u64::from(operand) | u64::from(opcode.0) << 32 | u64::from(sync) << 63
 }
 
-/// Entries of a piece of ring memory.
+/// Returns the entries in a piece of ring memory.
 pub fn iter(ring: &[u8]) -> impl Iterator<Item = u64> {
     u64s(ring)
 }

@@ -1,15 +1,15 @@
-//! The tables of the driver's kernels that lead a CUDA graph on: which node follows which, in GPU memory.
+//! Tables, in GPU memory, of the driver's kernels that continue a CUDA graph: they list the successors of each node.
 //!
-//! Measured with CUDA 13.0 and driver 580 on Hopper (docs/decoding.md has the evidence). Such a kernel has a single block of
-//! 32 threads; its arguments name the table, its own entry there, and the list of all entries' successors.
+//! Measured with CUDA 13.0 and driver 580 on Hopper (docs/decoding.md has the evidence). Such a kernel has a single block of 32 threads;
+//! its arguments name the table, the kernel's own entry in it, and the list of all entries' successors.
 
 use super::words::{u32_at, u32s, u64_at};
 
-/// Bytes of a table's entry.
+/// Length of a table's entry, bytes.
 const ENTRY: u64 = 64;
-/// Bytes of an entry whose meaning is known.
+/// Length of the part of an entry whose meaning is known, bytes.
 pub(crate) const KNOWN: usize = 32;
-/// Bytes of a successor in the list.
+/// Length of a successor in the list, bytes.
 const EDGE: u64 = 4;
 /// Bit of an entry's first word: a conditional node.
 const CONDITIONAL: u32 = 0x100;
@@ -17,21 +17,21 @@ const CONDITIONAL: u32 = 0x100;
 /// The place of a kernel in a graph: its first three arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphTable {
-    /// Its entry in the table.
+    /// Index of the kernel's entry in the table.
     pub index: u32,
     /// Address of the table.
     pub table: u64,
-    /// Address of the successors of all entries: entries' numbers, 4 bytes each.
+    /// Address of the list of all entries' successors: numbers of entries, 4 bytes each.
     pub edges: u64,
 }
 
 impl GraphTable {
-    /// Tells whether a kernel with this grid and block may have one.
+    /// Tells whether a kernel with this grid and block may have such a table.
     pub(crate) fn may_be_of(grid: [u32; 3], block: [u32; 3]) -> bool {
         grid == [1, 1, 1] && block == [32, 1, 1]
     }
 
-    /// From a kernel's grid, block and arguments; `None` for other kernels.
+    /// Reads the place from a kernel's grid, block and arguments; `None` for other kernels.
     pub fn of(grid: [u32; 3], block: [u32; 3], arguments: &[u8]) -> Option<Self> {
         if !Self::may_be_of(grid, block) {
             return None;
@@ -43,17 +43,17 @@ impl GraphTable {
         })
     }
 
-    /// Offset of an entry from the start of the table.
+    /// Returns the offset of an entry from the start of the table.
     pub fn offset(index: u32) -> u64 {
         u64::from(index) * ENTRY
     }
 
-    /// Address of an entry.
+    /// Returns the address of an entry.
     pub(crate) fn entry_at(self, index: u32) -> Option<u64> {
         self.table.checked_add(Self::offset(index))
     }
 
-    /// Address of a successor in the list.
+    /// Returns the address of a successor in the list.
     pub(crate) fn edge_at(self, edge: u32) -> Option<u64> {
         self.edges.checked_add(u64::from(edge) * EDGE)
     }
@@ -64,19 +64,19 @@ impl GraphTable {
 pub struct GraphEntry {
     /// True for a conditional node: the GPU decides whether it runs.
     pub conditional: bool,
-    /// Number of its successors.
+    /// Number of successors.
     pub successors: u32,
-    /// The first of them in the list.
+    /// Index, in the list, of the first successor.
     pub first: u32,
-    /// Number of entries that lead to it: the last of them starts it.
+    /// Number of entries that lead to this one: the last of them starts it.
     pub predecessors: u32,
-    /// Address of its QMD.
+    /// Address of the QMD.
     pub qmd: u64,
 }
 
 impl GraphEntry {
-    /// Reads an entry from at least `KNOWN` bytes: flags, number of successors, index of the first, the count-down and
-    /// its initial value, an unknown word, the QMD's address shifted down by 8, an unknown word.
+    /// Reads an entry from at least `KNOWN` bytes: flags, number of successors, index of the first, the countdown and its initial value, an
+    /// unknown word, the QMD's address shifted right by 8, an unknown word.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let mut words = [0; KNOWN / 4];
         let known = bytes.get(..KNOWN)?;

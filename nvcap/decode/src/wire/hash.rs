@@ -1,7 +1,7 @@
-//! Maps and sets by numbers (addresses, ids) on the path of every submission.
+//! Maps and sets by numbers (addresses, ids), for the path of every submission.
 //!
-//! The standard library's hash takes longer than the rest of such a look-up. This one has a random seed, too: a traced program that
-//! chooses its addresses cannot choose where they lie in a map.
+//! The standard library's hash takes longer than the rest of such a look-up. This one also has a random seed, so a traced program that
+//! chooses its addresses cannot choose their places in a map.
 
 use std::collections::{HashMap, HashSet};
 

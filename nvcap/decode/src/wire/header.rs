@@ -1,14 +1,14 @@
 //! Method headers: the words of a pushbuffer that name the methods to which the following words go.
 //!
-//! Layout: the host class manuals (NVC86F_DMA_*): SEC_OP in 31:29, a count or immediate data in 28:16, the subchannel in
-//! 15:13, the method's address in dwords in 11:0.
+//! Layout from the host class manuals (NVC86F_DMA_*): SEC_OP in 31:29, a count or immediate data in 28:16, the subchannel in 15:13, the
+//! method's address in dwords in 11:0.
 
-/// Most data words of one header.
+/// The most data words of one header.
 pub const MAX_COUNT: usize = 0x1fff;
-/// Most data words of one header of the old forms.
+/// The most data words of one header in the old forms.
 pub const MAX_COUNT_OLD: usize = 0x7ff;
 
-/// Rule by which the method address goes on within a run.
+/// Rule by which the method address advances within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Each word to the next method (INC_METHOD, and the old incrementing form).
@@ -22,7 +22,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// SEC_OP.
+    /// Returns SEC_OP.
     const fn op(self) -> u32 {
         match self {
             Self::Increment => 1,
@@ -40,9 +40,9 @@ pub enum Header {
     Nop,
     /// A method with `count` data words after the header (none for immediate data).
     Method {
-        /// Rule by which the address goes on.
+        /// Rule by which the address advances.
         step: Step,
-        /// Data words that follow.
+        /// Number of data words that follow.
         count: u16,
         /// Subchannel.
         subchannel: u8,
@@ -59,7 +59,7 @@ pub enum Header {
     UseSubdeviceMask,
     /// END_PB_SEGMENT: the rest of the segment is not decoded.
     EndSegment,
-    /// A header that the hardware does not know.
+    /// A header that the hardware does not define.
     Illegal,
 }
 
@@ -109,7 +109,7 @@ impl Header {
         }
     }
 
-    /// Its word; `None` for [`Header::Illegal`], which has many. Values too wide are cut. [`Header::Nop`] gives the
+    /// Returns the word; `None` for [`Header::Illegal`], which has many. Values that are too wide are cut off. [`Header::Nop`] gives the
     /// universal no-operation.
     pub fn word(self) -> Option<u32> {
         Some(match self {
@@ -139,21 +139,21 @@ impl Header {
     }
 }
 
-/// Tells whether a word is a header of the new forms for this method, on any subchannel. Fast: for searches among words of which
-/// few are headers.
+/// Tells whether a word is a header in the new forms for this method, on any subchannel. It is fast, for searches among words of which few
+/// are headers.
 #[inline]
 pub(crate) fn is_for(word: u32, step: Step, address: u16) -> bool {
     let (mask, header) = like(step, address);
     word & mask == header
 }
 
-/// The bits that tell such a header, and what they are.
+/// Returns the mask and the value of the bits that identify such a header.
 #[inline]
 pub(crate) fn like(step: Step, address: u16) -> (u32, u32) {
     (0xe000_0fff, step.op() << 29 | u32::from(address >> 2))
 }
 
-/// The word of a header of the old forms (`increment`: SEC_OP 0, else SEC_OP 2).
+/// Returns the word of a header in the old forms (SEC_OP 0 if `increment`, else SEC_OP 2).
 pub fn old_word(increment: bool, count: u16, subchannel: u8, address: u16) -> u32 {
     let op = if increment { 0 } else { 2 << 29 };
     op | u32::from(count & 0x7ff) << 18 | place(subchannel) | u32::from(address & 0x1ffc)

@@ -1,19 +1,19 @@
-//! Formats that the hardware and the driver write into memory, word by word: the bottom module, which imports nothing of the
-//! other modules. Every fact about a format is here once; all readers of such bytes use it.
+//! Formats that the hardware and the driver write into memory, word by word. This is the bottom module, which imports nothing of the other
+//! modules. Every fact about a format is here once, and all readers of such bytes use it.
 //!
 //! - [`words`]: little-endian words of a slice of bytes.
 //! - [`entry`]: GPFIFO entries, their lengths and the extended base.
 //! - [`header`]: method headers.
 //! - [`stream`]: headers with their data, across the ends of entries.
 //! - `method`: methods with the same address in every class.
-//! - `engine`: which engine a channel feeds, by the classes it binds and the subchannels it uses.
+//! - `engine`: the engine that a channel feeds, by the classes it binds and the subchannels it uses.
 //! - `release`: the semaphore release that ends a submission.
-//! - `read_memory`: memory that is read at addresses of its own.
+//! - `read_memory`: memory that is read at its own addresses.
 //! - `hash`: maps by numbers.
-//! - `graph_table`: the tables of the driver's kernels that lead a CUDA graph on.
+//! - `graph_table`: the tables of the driver's kernels that continue a CUDA graph.
 //!
-//! A channel's ring holds entries of 8 bytes; each points to a segment of words; the words are method headers, each with
-//! its data. A [`Stream`](stream::Stream) reads segments in order, for a method's data may continue in the next one:
+//! A channel's ring holds entries of 8 bytes; each points to a segment of words; the words are method headers, each with its data. A
+//! [`Stream`](stream::Stream) reads segments in order, because a method's data may continue in the next one:
 //!
 //! ```
 //! use nvcap_decode::wire::{GpuVa, entry::{self, EntryKind}, stream::{Item, Stream}};
@@ -50,7 +50,7 @@ pub mod words;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GpuVa(pub u64);
 
-/// Methods of every address type.
+/// Defines the methods of every address type.
 macro_rules! address {
     ($t:ty) => {
         impl std::fmt::Debug for $t {

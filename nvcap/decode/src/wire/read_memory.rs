@@ -1,10 +1,10 @@
-//! Memory that is read at addresses of its own: a process's, or bytes that lie here.
+//! Memory that is read at its own addresses: a process's memory, or a slice of bytes.
 
 use std::io;
 
 use super::Hole;
 
-/// Pages, within which memory can be read or cannot.
+/// Length of a page, which is readable or unreadable as a whole.
 const PAGE: u64 = 4096;
 
 /// Memory of a process, read at its own addresses. Channels are found through this trait, so that tests can use made-up
@@ -16,7 +16,7 @@ pub trait ReadMemory {
     /// When not all of them can be read: unmapped, or the process is gone.
     fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
 
-    /// The aligned 8 bytes at `at`.
+    /// Returns the aligned 8 bytes at `at`.
     ///
     /// # Errors
     /// As [`ReadMemory::read_bytes`].
@@ -26,7 +26,7 @@ pub trait ReadMemory {
         Ok(u64::from_le_bytes(b))
     }
 
-    /// GP_GET and GP_PUT: the aligned 8 bytes at USERD + 0x88.
+    /// Returns GP_GET and GP_PUT: the aligned 8 bytes at USERD + 0x88.
     ///
     /// # Errors
     /// As [`ReadMemory::read_bytes`].
@@ -35,14 +35,14 @@ pub trait ReadMemory {
         Ok((both as u32, (both >> 32) as u32))
     }
 
-    /// Reads `len` bytes; pages that cannot be read become zero and are listed.
+    /// Reads `len` bytes. Pages that cannot be read become zero and are listed.
     fn read_bytes_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
         let mut bytes = vec![0; len];
         let holes = self.read_bytes_lax_to(at, &mut bytes);
         (bytes, holes)
     }
 
-    /// Reads into memory that is there; pages that cannot be read become zero and are listed.
+    /// Reads into existing memory. Pages that cannot be read become zero and are listed.
     fn read_bytes_lax_to(&self, at: u64, bytes: &mut [u8]) -> Vec<Hole> {
         let len = bytes.len();
         let mut holes = Vec::new();
@@ -69,7 +69,7 @@ pub trait ReadMemory {
     }
 }
 
-/// Bytes as memory: their addresses begin at 0.
+/// Serves the bytes as memory whose addresses begin at 0.
 impl ReadMemory for [u8] {
     fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let from = usize::try_from(at).ok().and_then(|at| self.get(at..));

@@ -7,16 +7,16 @@ use super::{
     words::u32s,
 };
 
-/// The semaphore release that a segment ends with.
+/// The semaphore release with which a segment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     /// Address of the semaphore.
     pub address: GpuVa,
     /// Value that is written.
     pub payload: u32,
-    /// True if the GPU's time is written behind it: a semaphore of four words.
+    /// True if the GPU's time is written with it: a semaphore of four words.
     pub stamped: bool,
-    /// True if the copy engine writes it, behind the copies before it.
+    /// True if the copy engine writes it, after the copies before it.
     pub by_copy: bool,
 }
 
@@ -39,12 +39,13 @@ const REPORT_OPERATION: u32 = 3;
 pub(crate) struct HostRelease {
     /// True if the GPU's time is written with it.
     pub stamped: bool,
-    /// True if the release is written when the work before it has ended, not when the commands before it are past the front end.
+    /// True if the release is written when the work before it has ended; false if as soon as the commands before it have passed the front
+    /// end.
     pub waits: bool,
 }
 
 impl HostRelease {
-    /// Reads the data of SEM_EXECUTE; `None` where that is no release.
+    /// Reads the data of SEM_EXECUTE; `None` if it is no release.
     pub(crate) fn of(execute: u32) -> Option<Self> {
         (execute & OPERATION == RELEASE).then_some(Self {
             stamped: execute & RELEASE_TIMESTAMP != 0,
@@ -63,8 +64,8 @@ pub(crate) fn is_stamping_copy(data: u32) -> bool {
     data & COPY_SEMAPHORE == COPY_FOUR_WORDS
 }
 
-/// Reads the release at a segment's end, as CUDA puts it there: SET_REPORT_SEMAPHORE_A..D of a compute channel, or
-/// SET_SEMAPHORE_A..PAYLOAD and LAUNCH_DMA of a copy channel. Other releases (the host's SEM_EXECUTE) are not recognised.
+/// Reads the release at a segment's end in CUDA's form: SET_REPORT_SEMAPHORE_A..D of a compute channel, or SET_SEMAPHORE_A..PAYLOAD and
+/// LAUNCH_DMA of a copy channel. Other releases (the host's SEM_EXECUTE) are not recognised.
 pub fn at_end(bytes: &[u8]) -> Option<Release> {
     // The last six words, the newest first.
     let mut last = [0; 6];
@@ -90,8 +91,8 @@ pub fn at_end(bytes: &[u8]) -> Option<Release> {
     None
 }
 
-/// Tells whether a word is a header for this many consecutive methods from this one on, on any subchannel. CUDA does not use the
-/// old form of such a header.
+/// Tells whether a word is a header for `count` consecutive methods from `address` on, on any subchannel. CUDA does not use the old form of
+/// such a header.
 fn increments(word: u32, count: u16, address: u16) -> bool {
     header::is_for(word, Step::Increment, address)
         && matches!(Header::read(word), Header::Method { count: c, .. } if c == count)

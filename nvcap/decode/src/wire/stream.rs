@@ -5,7 +5,8 @@
 //! follows it, as a slice, so that a megabyte of inline data costs no more than one word of it. [`Run::writes`] gives the
 //! single method writes.
 //!
-//! Tolerant: everything whole is given, then an [`Item::Stop`] that says where and why reading stopped.
+//! The reader is tolerant: everything that is whole is given, then an [`Item::Stop`] with the place and the reason at which reading
+//! stopped.
 
 use super::{
     Hole,
@@ -21,10 +22,10 @@ use super::{
     serde(rename_all = "snake_case")
 )]
 pub enum StopReason {
-    /// A header with an operation that does not exist.
+    /// A header with an operation that is not defined.
     IllegalHeader(u32),
-    /// The bytes from here on could not be read. If they are data of a method, whose header gave its length, reading
-    /// continues behind them.
+    /// Bytes that could not be read, from here on. If they are data of a method, whose header gave its length, reading continues behind
+    /// them.
     Missing {
         /// Number of bytes that are missing from here on.
         bytes: u32,
@@ -52,7 +53,7 @@ impl std::fmt::Display for StopReason {
     }
 }
 
-/// Data that a method in progress still waits for.
+/// Data for which a method in progress still waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pending {
     step: Step,
@@ -62,7 +63,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// The state after `words` words of the data.
+    /// Returns the state after `words` words of the data.
     fn advance(mut self, words: u32) -> Option<Self> {
         let (address, step) = after(self.step, self.address, words);
         (self.address, self.step) = (address, step);
@@ -71,7 +72,7 @@ impl Pending {
     }
 }
 
-/// Address and step after `words` words.
+/// Returns address and step after `words` words.
 fn after(step: Step, address: u16, words: u32) -> (u16, Step) {
     let add = |n: u32| address.wrapping_add((n as u16).wrapping_mul(4)) & 0x3ffc;
     match step {
@@ -105,7 +106,7 @@ impl Default for Stream {
 }
 
 impl Stream {
-    /// The stream as subdevice `n` (0 to 11) of a linked group sees it.
+    /// Returns the stream as subdevice `n` (0 to 11) of a linked group sees it.
     pub fn of_subdevice(n: u8) -> Self {
         Self {
             subdevice: 1 << n.min(11),
@@ -113,7 +114,7 @@ impl Stream {
         }
     }
 
-    /// Data words that the method in progress still waits for.
+    /// Returns the number of data words for which the method in progress still waits.
     pub fn pending(&self) -> u32 {
         self.pending.map_or(0, |p| p.left)
     }
@@ -148,26 +149,26 @@ impl Stream {
 /// A run of data words to one method or to methods in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<'a> {
-    /// Byte offset of the first data word in its segment (for immediate data: of the header).
+    /// Byte offset, in its segment, of the first data word (of the header, for immediate data).
     pub offset: u32,
     /// Subchannel.
     pub subchannel: u8,
     /// Byte address of the first method.
     pub address: u16,
-    /// Rule by which the address goes on.
+    /// Rule by which the address advances.
     pub step: Step,
-    /// The data: little-endian words (empty for immediate data).
+    /// Data: little-endian words (empty for immediate data).
     pub data: &'a [u8],
     /// Immediate data.
     pub immediate: u32,
-    /// True if the subdevice mask skips it.
+    /// True if the subdevice mask skips the run.
     pub masked: bool,
 }
 
 /// One write of a [`Run`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Byte offset of the data word in its segment (for immediate data: of the header).
+    /// Byte offset, in its segment, of the data word (of the header, for immediate data).
     pub offset: u32,
     /// Byte address of the method.
     pub address: u16,
@@ -184,12 +185,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Tells whether there is no write; false of every run that [`Runs`] gives.
+    /// Tells whether there is no write, which is false for every run that [`Runs`] gives.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its data word `i`.
+    /// Returns data word `i`.
     pub fn word(&self, i: u32) -> Option<u32> {
         if self.step == Step::Immediate {
             return (i == 0).then_some(self.immediate);
@@ -197,12 +198,12 @@ impl<'a> Run<'a> {
         u32_at(self.data, i as usize * 4)
     }
 
-    /// Method address of its write `i`.
+    /// Returns the method address of write `i`.
     pub fn address_of(&self, i: u32) -> u16 {
         after(self.step, self.address, i).0
     }
 
-    /// Every write, in order.
+    /// Returns every write, in order.
     pub fn writes(self) -> impl Iterator<Item = Write> + use<'a> {
         (0..self.len()).map_while(move |i| {
             Some(Write {
@@ -221,30 +222,30 @@ pub enum Item<'a> {
     Run(Run<'a>),
     /// A SEC_OP 0 control or END_PB_SEGMENT, with its offset.
     Control(u32, Header),
-    /// `words` data words of a method in progress are missing: `address` is the method of the first. An [`Item::Stop`]
-    /// before this gave the reason.
+    /// Missing data words of a method in progress: `words` of them, the first for the method at `address`. An [`Item::Stop`] before this
+    /// gave the reason.
     Skipped {
         /// Subchannel.
         subchannel: u8,
-        /// Method address of the first.
+        /// Method address of the first word.
         address: u16,
         /// Number of data words.
         words: u32,
     },
-    /// Byte offset and reason. After [`StopReason::Missing`] within a method's data the runs continue behind the hole (the
-    /// header gave the length of the data); after any other reason this is the end of the segment.
+    /// Byte offset and reason of a stop. After [`StopReason::Missing`] within a method's data, the runs continue behind the hole, because
+    /// the header gave the length of the data. After any other reason, this is the end of the segment.
     Stop(u32, StopReason),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Words,
-    /// A stop was given for the gap `at..`: its words are skipped next.
+    /// The stop for the gap `at..` was given; its words are skipped next.
     Skip(u32),
     Done,
 }
 
-/// The runs of one segment. Read it to its end: unfinished data goes into the channel's [`Stream`].
+/// Iterator over the runs of one segment. It must be read to its end: unfinished data goes into the channel's [`Stream`].
 #[derive(Debug)]
 pub struct Runs<'a> {
     stream: &'a mut Stream,
@@ -252,15 +253,15 @@ pub struct Runs<'a> {
     announced: u32,
     holes: &'a [Hole],
     at: u32,
-    /// The first hole at or after `at`, once looked up.
+    /// First hole at or after `at`, once looked up.
     gap: Option<(u32, u32)>,
-    /// Start of the last hole that a stop was given for.
+    /// Start of the last hole for which a stop was given.
     told: Option<u32>,
     state: State,
 }
 
 impl<'a> Runs<'a> {
-    /// First unreadable byte from `at` on, and the end of that hole, both extended outwards to whole words.
+    /// Returns the first unreadable byte from `at` on, and the end of that hole, both extended outwards to whole words.
     fn next_gap(&mut self) -> (u32, u32) {
         if let Some(gap) = self.gap.filter(|g| g.1 > self.at) {
             return gap;
@@ -307,7 +308,7 @@ impl<'a> Runs<'a> {
         None
     }
 
-    /// The next item: data of the method in progress, or the first header that gives one.
+    /// Returns the next item: data of the method in progress, or the first header that gives an item.
     fn words(&mut self) -> Option<Item<'a>> {
         loop {
             let gap = self.next_gap();
@@ -329,7 +330,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Data of the method in progress, up to the gap; in the gap, a stop that says how many words are skipped.
+    /// Returns data of the method in progress, up to the gap; in the gap, a stop with the number of words that are skipped.
     #[inline]
     fn data(&mut self, p: Pending, (gap, gap_end): (u32, u32)) -> Option<Item<'a>> {
         if self.at >= self.announced {
@@ -366,7 +367,8 @@ impl<'a> Runs<'a> {
         Some(Item::Run(run))
     }
 
-    /// A header lies in the gap: the segment ends here. If data before it lies there too, the stop was already given.
+    /// Handles a gap that contains a header: the segment ends here. If data before the header is also in the gap, the stop was already
+    /// given.
     fn header_in_gap(&mut self, (gap, gap_end): (u32, u32)) -> Option<Item<'a>> {
         if self.told == Some(gap) {
             return self.end();
@@ -375,7 +377,7 @@ impl<'a> Runs<'a> {
         self.stop(why)
     }
 
-    /// Obeys the header at this place. `None` if it gives no item by itself: a method's data follows it, or it does nothing.
+    /// Handles the header at this place. Returns `None` if it gives no item by itself: a method's data follows it, or it does nothing.
     #[inline]
     fn header(&mut self, word: u32) -> Option<Item<'a>> {
         let offset = self.at;
@@ -427,7 +429,7 @@ impl<'a> Runs<'a> {
         Some(Item::Control(offset, header))
     }
 
-    /// Fewer than four bytes are left of a segment that announced more.
+    /// Handles the end of a segment that announced more, with fewer than four bytes left.
     fn tail(&mut self) -> Option<Item<'a>> {
         let left = self.have().saturating_sub(self.at);
         self.stop(StopReason::Cut {

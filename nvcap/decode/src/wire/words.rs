@@ -1,27 +1,27 @@
-//! Little-endian words of a slice of bytes. Trailing bytes that make no whole word are left out.
+//! Little-endian words of a slice of bytes. Trailing bytes that do not fill a word are left out.
 
-/// The 16-bit word at a byte offset; `None` if the bytes end before it does.
+/// Returns the 16-bit word at a byte offset; `None` if the bytes end before it does.
 #[inline]
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     let word = bytes.get(at..)?.first_chunk::<2>()?;
     Some(u16::from_le_bytes(*word))
 }
 
-/// The 32-bit word at a byte offset; `None` if the bytes end before it does.
+/// Returns the 32-bit word at a byte offset; `None` if the bytes end before it does.
 #[inline]
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let word = bytes.get(at..)?.first_chunk::<4>()?;
     Some(u32::from_le_bytes(*word))
 }
 
-/// The 64-bit word at a byte offset; `None` if the bytes end before it does.
+/// Returns the 64-bit word at a byte offset; `None` if the bytes end before it does.
 #[inline]
 pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     let word = bytes.get(at..)?.first_chunk::<8>()?;
     Some(u64::from_le_bytes(*word))
 }
 
-/// The 32-bit words, in order.
+/// Returns the 32-bit words, in order.
 #[inline]
 pub fn u32s(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u32> + ExactSizeIterator + '_ {
     bytes
@@ -31,7 +31,7 @@ pub fn u32s(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u32> + ExactSizeIte
         .map(|w| u32::from_le_bytes(*w))
 }
 
-/// The 64-bit words, in order.
+/// Returns the 64-bit words, in order.
 #[inline]
 pub fn u64s(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
     bytes
@@ -41,7 +41,7 @@ pub fn u64s(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIte
         .map(|w| u64::from_le_bytes(*w))
 }
 
-/// The bytes of words.
+/// Returns the bytes of words.
 pub fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }

@@ -1,13 +1,14 @@
-//! The processes that use a GPU now, and those that begin to, found by looking at `/proc` as seldom as possible.
+//! The processes that use a GPU now, and those that begin to. They are found by looking at `/proc` as seldom as possible.
 //!
 //! The first round looks at all processes. Each later round looks at
-//! - processes that were born since, soon after their birth and again while they are young: a program opens the GPU in its first seconds;
-//! - now and then all others (`SWEEP`): the size of the address space tells whether to look closer, because nobody submits to a GPU without
+//! - processes that were born since, soon after their birth and repeatedly while they are young, because a program opens the GPU in its
+//!   first seconds;
+//! - now and then all others (`SWEEP`). The size of the address space tells whether to look closer, because nobody submits to a GPU without
 //!   mapping its memory.
 //!
-//! Where the driver's modules count their open files (`opens`), a round without a change of the counts looks at nobody. A process that the kernel
-//! reports to have mapped memory of a GPU ([`Census::told`]) is looked at at once. Where the kernel does not report mappings, processes that came
-//! and ended unseen are counted (`brief`).
+//! If the driver's modules count their open files (`opens`), a round without a change of the counts looks at no process. A process that the
+//! kernel reports to have mapped memory of a GPU ([`Census::told`]) is looked at immediately. If the kernel does not report mappings,
+//! processes that came and ended unseen are counted (`brief`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,17 +28,17 @@ mod brief;
 const ROUND: Duration = Duration::from_millis(50);
 /// Shortest time between two looks at the processes that are not young.
 const SWEEP: Duration = Duration::from_secs(2);
-/// Shortest time between two looks at the processes that are not young, where nothing shows that a file of the driver's was opened.
+/// Shortest time between two looks at the processes that are not young, if nothing shows that a file of the driver's was opened.
 const QUIET_SWEEP: Duration = Duration::from_secs(30);
 /// Age up to which a process is young.
 const YOUNG: Duration = Duration::from_secs(20);
 /// Longest time between two rounds.
 const LONGEST_ROUND: Duration = Duration::from_secs(1);
-/// Time without a further mapping after which a process that mapped memory of a GPU is looked at, ...
+/// Time without a further mapping after which a process that mapped memory of a GPU is looked at.
 const SETTLED: Duration = Duration::from_millis(2);
-/// ... and longest time from its first mapping to that look.
+/// Longest time from the first mapping of such a process to that look.
 const AT_LATEST: Duration = Duration::from_millis(10);
-/// Share of a core that looking may cost: one part in this number.
+/// Divisor of a core's time: looking may cost one part in this number.
 const PART: u32 = 400;
 
 /// Change that a round found.
@@ -45,16 +46,16 @@ const PART: u32 = 400;
 pub enum Change {
     /// A chosen process uses a GPU.
     Came(Box<GpuProcess>),
-    /// A chosen process that was reported uses other GPUs by now, or executes another program.
+    /// A chosen process that was reported now uses other GPUs, or executes another program.
     Differs(Box<GpuProcess>),
-    /// A process that was reported has ended; or a process that was hidden may be looked into now, and is not a chosen one.
+    /// A process that was reported has ended; or a hidden process may now be looked into, and is not a chosen one.
     Went(u32),
     /// A process that may be a chosen one may not be looked into, whether or not it uses a GPU; with the reason.
     Hidden(Box<GpuProcess>, String),
-    /// A process mapped memory of a GPU, and ended before it was looked at. The process is a chosen one, or it ended before its identity could be
-    /// read: then its name is empty.
+    /// A process mapped memory of a GPU, and ended before it was looked at. It is a chosen one, or it ended before its identity could be
+    /// read; its name is then empty.
     Missed(Box<GpuProcess>),
-    /// Some reports of mappings were lost: a process that used a GPU for some milliseconds may not be known. Reported once.
+    /// Some reports of mappings were lost, so a process that used a GPU for some milliseconds may not be known. Reported once.
     NotAllTold,
     /// Processes that may be chosen ones were not seen, for this reason.
     NotSeen(String),
@@ -63,14 +64,14 @@ pub enum Change {
 /// A process that was found.
 #[derive(Clone, Debug)]
 pub struct GpuProcess {
-    /// Its id.
+    /// Process id.
     pub pid: u32,
     /// Identity of the process.
     pub identity: Identity,
-    /// True if the process used a GPU already at the first round: its earlier use is not known. Other processes began to use a GPU after the round
-    /// before the one that found them.
+    /// True if the process already used a GPU at the first round, so that its earlier use is not known. Other processes began to use a GPU
+    /// after the round before the one that found them.
     pub was_there: bool,
-    /// True if the process has mapped memory of a GPU that it may write, or the kernel reported such a mapping.
+    /// True if the process has mapped memory of a GPU with the right to write, or the kernel reported such a mapping.
     pub can_submit: bool,
 }
 
@@ -87,9 +88,9 @@ struct Mapping {
 /// Entry of a known process.
 #[derive(Debug)]
 struct Known {
-    /// Start of the process, clock ticks since the machine's start. It tells a process from a later one with the same number.
+    /// Start of the process, clock ticks since the machine's start. It distinguishes a process from a later one with the same number.
     start: u64,
-    /// Pages of its address space when it was last looked into.
+    /// Number of pages of the address space when it was last looked into.
     pages: u64,
     /// Time until which the process is young.
     young: Option<Instant>,
@@ -103,7 +104,7 @@ enum Was {
     None,
     /// The process was reported.
     Told(Box<Identity>),
-    /// The process may not be looked into, and the driver said that it used no GPU.
+    /// The process may not be looked into, and the driver reported that it used no GPU.
     Unused,
     /// The process may not be looked into.
     Hidden {
@@ -134,12 +135,12 @@ pub struct Census {
     known: BTreeMap<u32, Known>,
     /// Processes that the kernel reported to map memory of a GPU, until they are looked at.
     mapping: BTreeMap<u32, Mapping>,
-    /// nvcap's own process.
+    /// Process id of nvcap itself.
     own: u32,
     look_into: fn(u32) -> io::Result<Uses>,
-    /// Asks the driver who uses a GPU.
+    /// Question to the driver: which processes use a GPU.
     ask_driver: fn() -> Option<BTreeSet<u32>>,
-    /// The driver's answer in this look at the young, or in this sweep, if the driver was asked.
+    /// The driver's answer in this look at the young processes, or in this sweep, if it was asked.
     answer: Option<Option<BTreeSet<u32>>>,
     first: bool,
     /// True if a file of the driver's may have been opened since the last sweep.
@@ -147,7 +148,7 @@ pub struct Census {
     /// True once [`Change::NotAllTold`] was reported.
     not_all_told: bool,
     hidden: Hidden,
-    /// Processes that came and ended unseen, where the kernel does not report mappings.
+    /// Processes that came and ended unseen, if the kernel does not report mappings.
     unseen: Option<Unseen>,
     next_round: Instant,
     next_sweep: Instant,
@@ -163,7 +164,7 @@ impl Census {
             unseen: None,
             host,
             choice,
-            // Before the first look: who is born during it is fresh.
+            // This precedes the first look: a process born during the look is fresh.
             numbers: Numbers::new(),
             opens: Opens::new(),
             known: BTreeMap::new(),
@@ -181,14 +182,14 @@ impl Census {
         }
     }
 
-    /// Counts processes that come and end between two looks: the kernel does not report mappings.
+    /// Counts processes that come and end between two looks, because the kernel does not report mappings.
     pub fn looks_alone(mut self) -> Self {
         self.unseen = Some(Unseen::default());
         self
     }
 
-    /// Asks the driver which of the processes that may not be looked into use a GPU. A process that uses a GPU only between two questions is not
-    /// found so: the kernel has to report it ([`Census::told`]).
+    /// Asks the driver which of the processes that may not be looked into use a GPU. This does not find a process that uses a GPU only
+    /// between two questions; the kernel must report it ([`Census::told`]).
     #[must_use]
     pub fn asks_driver(mut self) -> Self {
         self.ask_driver = driver_users::ask;
@@ -209,7 +210,7 @@ impl Census {
         self.known.len()
     }
 
-    /// Makes a round. Returns the changes since the round before.
+    /// Makes a round. Returns the changes since the previous round.
     pub fn round(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         if std::mem::take(&mut self.first) {
@@ -271,13 +272,13 @@ impl Census {
             };
             if !procfs::has_ended(pid) {
                 let before = changes.len();
-                // It has mapped memory of a GPU, whoever uses one now.
+                // The process has mapped memory of a GPU, whichever processes use one now.
                 self.answer = Some(None);
                 self.look(pid, false, &mut changes);
                 self.answer = None;
                 for change in &mut changes[before..] {
                     if let Change::Came(found) = change {
-                        // It may have given that memory up since.
+                        // The process may have given that memory up since.
                         found.can_submit = true;
                     }
                 }
@@ -285,7 +286,7 @@ impl Census {
             let was = self.known.get(&pid).map(|k| &k.was);
             let is_seen = matches!(was, Some(Was::Told(_) | Was::Hidden { .. }));
             let gpus = self.host.used(mapping.gpus);
-            // Of whom nothing could be read it is not known whether it is chosen.
+            // If nothing could be read of the process, it is not known whether it is chosen.
             let who = mapping.identity.as_ref();
             let is_meant = self.choice.takes_gpus(&gpus)
                 && who.is_none_or(|who| self.choice.takes_beside_gpus(who));
@@ -302,8 +303,8 @@ impl Census {
         changes
     }
 
-    /// Looks for processes that were born since the last call, and returns the changes. To be called often, so that few processes come and end in
-    /// between.
+    /// Looks for processes that were born since the last call, and returns the changes. It must be called often, so that few processes come
+    /// and end in between.
     pub fn births(&mut self, now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
         self.look_at_born(now, &mut changes);
@@ -311,7 +312,7 @@ impl Census {
         changes
     }
 
-    /// Looks a last time when the trace ends: at the young processes, and at all processes where a file of the driver's may have been opened.
+    /// Looks a last time when the trace ends: at the young processes, and at all processes if a file of the driver's may have been opened.
     pub fn last(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         self.look_at_young(Instant::now(), &mut changes);
@@ -321,14 +322,14 @@ impl Census {
         changes
     }
 
-    /// Learns which processes were born, and whether a file of the driver's may have been opened.
+    /// Finds the processes that were born, and whether a file of the driver's may have been opened.
     fn look_at_born(&mut self, now: Instant, changes: &mut Vec<Change>) -> bool {
         let changed = self.opens.may_have_changed();
         self.opened |= changed;
         let fresh = self.numbers.fresh();
         if let Some(unseen) = &mut self.unseen
             && unseen.polled(changed, now)
-            // A number that is not there may be that of a hidden process.
+            // A number without a process may be that of a hidden process.
             && !self.hidden.any
         {
             let given = self.numbers.given();
@@ -336,7 +337,7 @@ impl Census {
             unseen.gone(gone as u64);
         }
         for pid in fresh {
-            // Threads have numbers too, and are no processes.
+            // Threads have numbers, too, and are no processes.
             if let Ok(stat) = Stat::of_process(pid)
                 && procfs::process_of(pid) == Some(pid)
             {
@@ -379,7 +380,7 @@ impl Census {
         changes.extend(unseen.said().map(Change::NotSeen));
     }
 
-    /// Looks at the processes that were born of late.
+    /// Looks at the processes that were born recently.
     fn look_at_young(&mut self, now: Instant, changes: &mut Vec<Change>) {
         self.answer = None;
         if self.look_at_born(now, changes) {
@@ -392,8 +393,8 @@ impl Census {
         self.look_at_brief(now, changes);
     }
 
-    /// Enters a new process, or a process that has the number of an earlier one. Facts stay that a report or a sweep gave about this process
-    /// before its number was read.
+    /// Enters a new process, or a process that has the number of an earlier one. Facts that a report or a sweep gave about this process
+    /// before its number was read are kept.
     fn born(&mut self, pid: u32, start: u64, young: Option<Instant>, changes: &mut Vec<Change>) {
         if let Some(known) = self.known.get_mut(&pid)
             && start != 0
@@ -454,7 +455,7 @@ impl Census {
         let Some(known) = self.known.get_mut(&pid) else {
             return;
         };
-        // None: a thread of the kernel's, or a process that is ending.
+        // No pages: a thread of the kernel's, or a process that is ending.
         if pages == 0 || pages == known.pages && known.was != Was::Unused || pid == self.own {
             return;
         }
@@ -476,7 +477,7 @@ impl Census {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                 (Uses::default(), Some(e.to_string()))
             }
-            // It has ended.
+            // The process has ended.
             Err(_) => return,
         };
         if let Some(unseen) = &mut self.unseen {
@@ -534,7 +535,7 @@ impl Census {
         known.was = Was::Told(Box::new(identity));
     }
 
-    /// Takes note that a process may be looked into and is not a chosen one: if it was reported as hidden, that report is withdrawn.
+    /// Records that a process may be looked into and is not a chosen one. If it was reported as hidden, that report is withdrawn.
     fn shown(&mut self, pid: u32, changes: &mut Vec<Change>) {
         if let Some(known) = self.known.get_mut(&pid)
             && matches!(known.was, Was::Hidden { .. } | Was::Unused)
@@ -546,7 +547,7 @@ impl Census {
         }
     }
 
-    /// True for nvcap itself, and for a process that it started.
+    /// Tells whether a process is nvcap itself, or one that nvcap started.
     fn is_own(&self, pid: u32) -> bool {
         let parent = |pid: &u32| Stat::of_process(*pid).ok()?.parent.filter(|p| *p > 1);
         let mut forebears = std::iter::successors(Some(pid), parent).take(64);

@@ -1,4 +1,4 @@
-//! Facts from the path of a control group: the container, its runtime, the pod and the pod's class of service.
+//! Facts in the path of a control group: the container, its runtime, the pod and the pod's class of service.
 //!
 //! The known forms are those of Docker, containerd (also of nerdctl), CRI-O and Podman, with the cgroupfs driver and with
 //! systemd's, and kubelet's forms for pods, in cgroup v1 and v2. A container in a container (kind, Docker in Docker) counts as the
@@ -12,7 +12,7 @@ const MOST: usize = 256;
 /// Container and pod of a process, by its control groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The path that names the most of container and pod.
+    /// Path that says most about container and pod.
     pub path: Option<String>,
     pub container: Option<Container>,
     pub pod: Option<Pod>,
@@ -32,7 +32,7 @@ pub(super) fn place(text: &str) -> Place {
         };
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         let (container, pod) = of_path(path);
-        // The hierarchy that knows the container, else the unified one, else systemd's; the root tells nothing.
+        // The hierarchy that names the container, else the unified one, else systemd's. The root says nothing.
         let how = (
             container.is_some(),
             pod.is_some(),
@@ -52,7 +52,7 @@ pub(super) fn place(text: &str) -> Place {
     best
 }
 
-/// The container and the pod that a path names.
+/// Returns the container and the pod that a path names.
 fn of_path(path: &str) -> (Option<Container>, Option<Pod>) {
     let (mut container, mut pod) = (None, None);
     let mut runtime = None;
@@ -99,12 +99,12 @@ const PREFIXES: [(&str, &str); 7] = [
     ("libpod-", "podman"),
 ];
 
-/// The id that a part of a path names, and the container's runtime where the part names it.
+/// Returns the id that a part of a path names, and the container's runtime if the part names it.
 fn container_of(part: &str) -> Option<(&str, Option<&'static str>)> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let part = part.rsplit_once(".slice:").map_or(part, |(_, last)| last);
     for (prefix, runtime) in PREFIXES {
-        // The monitors of cri-o and podman (crio-conmon-ID, libpod-conmon-ID) are no containers: what follows is no id.
+        // The monitors of cri-o and podman (crio-conmon-ID, libpod-conmon-ID) are no containers: after the prefix comes no id.
         if let Some(id) = part.strip_prefix(prefix) {
             return is_id(id).then_some((id, Some(runtime)));
         }
@@ -117,8 +117,8 @@ fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The pod that a part of a path names: `podUID` of the cgroupfs driver, `kubepods-burstable-podUID.slice` of systemd's. In
-/// systemd's form the UID has underscores. `above`: the folder that contains the part.
+/// Returns the pod that a part of a path names: `podUID` of the cgroupfs driver, `kubepods-burstable-podUID.slice` of systemd's. In
+/// systemd's form the UID has underscores. `above` is the folder that contains the part.
 fn pod_of(part: &str, above: &str) -> Option<Pod> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let (before, uid) = match part.strip_prefix("pod") {
@@ -156,7 +156,7 @@ mod tests {
     const UID: &str = "0b6f6a1c-52bd-4b7e-8f6a-1c52bd4b7e8f";
     const HASH: &str = "0b6f6a1c52bd4b7e8f6a1c52bd4b7e8f";
 
-    /// Container id, runtime, pod's UID, class of service.
+    /// Container id, runtime, the pod's UID, class of service.
     type Told = (
         Option<String>,
         Option<String>,
@@ -217,7 +217,7 @@ mod tests {
             // A node of kind, and the container in it.
             ("/docker/{OTHER}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UID_}.slice/cri-containerd-{ID}.scope", c, Some(UID), sure),
             ("/docker/{OTHER}/kubelet/kubepods/besteffort/pod{UID}/{ID}", None, Some(UID), best),
-            // nvcap in a control group namespace of its own.
+            // nvcap in its own control group namespace.
             ("/../../kubepods-besteffort.slice/kubepods-besteffort-pod{UID_}.slice/cri-containerd-{ID}.scope", c, Some(UID), best),
             ("/../{ID}", None, None, None),
             ("/ecs/0123/{ID}", None, None, None),
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(place.path.as_deref(), Some("/a b:c/d"));
     }
 
-    /// Sandbox of a pod, or process beside the containers: the pod alone is known.
+    /// Test of the sandbox of a pod, and of a process beside the containers: only the pod is known.
     #[test]
     fn a_pod_without_a_container() {
         let pod = place(&filled("0::/kubepods/burstable/pod{UID}\n"))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nvcap_decode::glob::like;
 use nvcap_decode::record::{Identity, UsedGpu};
 
-/// Patterns by kind. A process is chosen if, for each kind with patterns, it fits one of them. The patterns are those of the filter
+/// Patterns by kind. A process is chosen if it matches, for each kind that has patterns, one of them. The patterns are those of the filter
 /// language: `*` stands for any run of characters, `?` for any one, and letter case does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
@@ -23,7 +23,7 @@ pub struct Choice {
     pub pod: Vec<String>,
 }
 
-/// Processes that are meant.
+/// Processes that a command concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// The processes with these ids.
@@ -41,7 +41,7 @@ fn or_empty(text: Option<&String>) -> &str {
     text.map_or("", String::as_str)
 }
 
-/// The length of the shortest beginning of an id that stands for the id, as for docker.
+/// Shortest beginning of a container id that stands for the id, as in docker.
 const SHORTEST_ID: usize = 4;
 
 impl Choice {
@@ -50,14 +50,14 @@ impl Choice {
         *self == Self::default()
     }
 
-    /// True where only this user's processes are chosen, by name or number.
+    /// Tells whether only this user's processes are chosen, by name or number.
     pub(crate) fn is_of_user_alone(&self, uid: u32, name: Option<&str>) -> bool {
         let uid = uid.to_string();
         let is_own = |p: &String| *p == uid || name == Some(p.as_str());
         !self.user.is_empty() && self.user.iter().all(is_own)
     }
 
-    /// Tells whether a process is chosen by all patterns but those for GPUs. (The GPUs of a process that may not be looked into are not
+    /// Tells whether a process is chosen by all patterns except those for GPUs. (The GPUs of a process that may not be looked into are not
     /// known.)
     pub(crate) fn takes_beside_gpus(&self, who: &Identity) -> bool {
         let uid = who.uid.map(|u| u.to_string()).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The processes that use a GPU, as the driver tells them (NV2080_CTRL_CMD_GPU_GET_PIDS). The driver also knows processes that nvcap may
+//! The processes that use a GPU, as the driver reports them (NV2080_CTRL_CMD_GPU_GET_PIDS). The driver also knows processes that nvcap may
 //! not look into.
 //!
-//! The driver gives process numbers of the asking process's namespace, or of another one. An answer that does not list nvcap under its own
+//! The driver gives process numbers in the asking process's namespace, or in another one. An answer that does not list nvcap under its own
 //! number is discarded. GPUs that nvcap may not open (those of other containers) are not asked about.
 
 use std::{collections::BTreeSet, io, rc::Rc};
@@ -20,7 +20,7 @@ const OF_CLASS: u32 = 0;
 /// NV20_SUBDEVICE_0: every process with an object of a GPU has an object of this class.
 const SUBDEVICE: u32 = 0x2080;
 
-/// Returns the processes that use a GPU of this machine; `None` where the driver does not tell.
+/// Returns the processes that use a GPU of this machine; `None` if the driver does not tell.
 pub(crate) fn ask() -> Option<BTreeSet<u32>> {
     match of_driver(Rc::new(Kernel), rm::running_version(), std::process::id()) {
         Ok(users) => users,
@@ -31,7 +31,7 @@ pub(crate) fn ask() -> Option<BTreeSet<u32>> {
     }
 }
 
-/// As [`ask`], of this driver, for process `own`.
+/// Does as [`ask`], with this driver, for process `own`.
 fn of_driver(
     os: Rc<dyn Os>,
     version: Option<Version>,
@@ -66,7 +66,7 @@ fn of_driver(
         }
         all.extend(users);
     }
-    // nvcap is in it, if any GPU was asked about.
+    // nvcap is in the answer if any GPU was asked about.
     Ok((!all.is_empty()).then_some(all))
 }
 

@@ -1,5 +1,5 @@
-//! Makers of processes, as the kernel reports them when they are made. A process whose maker has ended has another parent, and `/proc` does not tell
-//! the one that made it.
+//! Makers of processes, as the kernel reports them when a process is made. A process whose maker has ended has another parent, so `/proc`
+//! does not show the maker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,43 +8,43 @@ use perf_event_open_sys::bindings as b;
 
 use super::kernel_records::{Buffer, long, of_all_processors, word};
 
-/// Bytes of a processor's buffer: some thousand births and ends.
+/// Size of a processor's buffer, bytes: some thousand births and ends.
 const BUFFER: usize = 64 << 10;
-/// The fields of a record: process, its maker, thread, the thread that made it (4 bytes each), and the time.
+/// Offsets of the fields of a record: process, its maker, thread, the thread that made it (4 bytes each), and the time.
 const PID_AT: usize = 0;
 const MAKER_AT: usize = 4;
 const TID_AT: usize = 8;
 const TIME_AT: usize = 16;
-/// Births beyond which those that are needed no more are forgotten, and the most that are kept.
+/// Number of births above which those that are no longer needed are forgotten, and the most that are kept.
 const MANY: usize = 1 << 12;
 const MOST: usize = 1 << 16;
-/// Time after which all makers of a process are told, ns.
+/// Time after which all makers of a process have been reported, ns.
 const SETTLED_NS: u64 = 1_000_000_000;
 
 /// Descent of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descent {
-    /// A descendant of this process, which is one of those that were named.
+    /// A descendant of this process, which is one of the named processes.
     From(u32),
-    /// No descendant of those that were named: none of them has made it, or one of its forebears.
+    /// No descendant of the named processes: none of them has made it, or one of its ancestors.
     Stranger,
-    /// Not known: the process was made before the begin, or too many births were told of to be kept.
+    /// Unknown: the process was made before recording began, or too many births were reported to be kept.
     Unknown,
 }
 
-/// A process: its number, and when it was born, ns; 0 where it was there before.
+/// A process: its number and the time of its birth, ns; 0 if it was there before.
 type Who = (u32, u64);
 
 /// Births of processes.
 #[derive(Debug, Default)]
 struct Births {
-    /// By number and time: who made it, or one of its forebears, as the number of a process that was born before a time, ns. (Another process may have the
-    /// number later.)
+    /// Maker or an earlier ancestor of each process, by the process's number and birth. The ancestor is given as the number that a process
+    /// had before a time, ns, because another process may have the number later.
     of: BTreeMap<Who, Who>,
     newest_ns: u64,
-    /// The processes whose descendants are asked for.
+    /// Processes whose descendants are asked for.
     named: BTreeSet<Who>,
-    /// Births beyond which some are forgotten.
+    /// Number of births above which some are forgotten.
     limit: usize,
     /// True if births are missing.
     lost: bool,
@@ -60,7 +60,7 @@ impl Births {
         }
     }
 
-    /// The process that had a number before a time, ns.
+    /// Returns the process that had a number before a time, ns.
     fn who(&self, (pid, before_ns): (u32, u64)) -> Who {
         let born = self.of.range((pid, 0)..(pid, before_ns)).next_back();
         born.map_or((pid, 0), |(who, _)| *who)
@@ -81,7 +81,7 @@ impl Births {
         }
     }
 
-    /// The descent of a process that was born. What is found shortens the way of all processes that lie on it.
+    /// Returns the descent of a process that was born. The result shortens the search for all processes on the way.
     fn descent_of(&mut self, who: Who) -> Descent {
         let (mut way, mut at) = (Vec::new(), who);
         while let Some(made) = self.of.get(&at) {
@@ -101,27 +101,27 @@ impl Births {
         }
     }
 
-    /// Forgets births by strangers: whoever descends from one of them is a stranger without them, too.
+    /// Forgets births by strangers. Their descendants are strangers without these births, too.
     fn forget(&mut self) {
         if self.of.len() < self.limit.max(MANY) {
             return;
         }
         let mut needed = BTreeSet::new();
         for who in self.of.keys().copied().collect::<Vec<_>>() {
-            // Of the newest not all makers are told yet.
+            // Not all makers of the newest processes are reported yet.
             let is_new = who.1.saturating_add(SETTLED_NS) > self.newest_ns;
             if is_new || self.descent_of(who) != Descent::Stranger {
                 needed.insert(who.0);
             }
         }
-        // A process that is forgotten would be taken for an older one of its number.
+        // If its birth were forgotten, the process would be taken for an older one with the same number.
         needed.extend(self.named.iter().map(|who| who.0));
         self.of.retain(|who, _| needed.contains(&who.0));
         self.limit = 2 * self.of.len();
     }
 }
 
-/// The kernel's reports of processes that are made, and the births that they tell of.
+/// The kernel's reports of new processes, and the births in them.
 #[derive(Debug)]
 pub struct Told {
     buffers: Vec<Buffer>,
@@ -136,7 +136,7 @@ impl Told {
     pub fn new() -> io::Result<Self> {
         let asks = |attr: &mut b::perf_event_attr| {
             attr.set_task(1);
-            // The same clock on all processors.
+            // The clock is the same on all processors.
             attr.set_use_clockid(1);
             attr.clockid = libc::CLOCK_MONOTONIC;
         };
@@ -152,17 +152,18 @@ impl Told {
         self.births.name(pid);
     }
 
-    /// Returns the descent of a process that was made since the begin. Unknown: it was made before, or there were too many records.
+    /// Returns the descent of a process that was made after recording began. It is unknown if the process was made before, or if there were
+    /// too many records.
     pub fn descent(&mut self, pid: u32) -> Descent {
         self.take();
         self.births.descent(pid)
     }
 
-    /// Takes the births that were told of since the last call.
+    /// Takes in the births that were reported since the last call.
     pub fn take(&mut self) {
         self.births.forget();
         let mut all = Vec::new();
-        // A maker's birth may be told in a buffer that was read before its child's was: the second time it is there.
+        // A maker's birth may be in a buffer that was read before its child's buffer was; it is found the second time.
         for _ in 0..2 {
             for buffer in &mut self.buffers {
                 buffer.read(&mut |kind, fields| match kind {
@@ -178,7 +179,8 @@ impl Told {
     }
 }
 
-/// The number, the maker and the time of a process that was made; `None` of a thread, and of a process in a PID namespace that is not below nvcap's.
+/// Returns the number, the maker and the time of a process that was made; `None` for a thread, and for a process in a PID namespace that is
+/// not below nvcap's.
 fn birth(fields: &[u8]) -> Option<(u32, u32, u64)> {
     let (pid, tid) = (word(fields, PID_AT)?, word(fields, TID_AT)?);
     let (maker, time) = (word(fields, MAKER_AT)?, long(fields, TIME_AT)?);
@@ -189,7 +191,7 @@ fn birth(fields: &[u8]) -> Option<(u32, u32, u64)> {
 mod tests {
     use super::*;
 
-    /// Adds the births of these processes, each by the one before it, and of the first one by `first`.
+    /// Adds the births of these processes, each made by the one before it, and the first one by `first`.
     fn chain(births: &mut Births, first: u32, pids: impl Iterator<Item = u32>) {
         let mut maker = first;
         for pid in pids {
@@ -208,7 +210,7 @@ mod tests {
         assert_eq!(births.descent(11), Descent::From(5));
         assert_eq!(births.descent(12), Descent::Stranger);
         assert_eq!(births.descent(5), Descent::Unknown, "it was there before");
-        // 10 has ended, and 12 makes another one of that number; 5 has ended, too.
+        // 10 has ended, and 12 makes another process of that number; 5 has ended, too.
         births.add(10, 12, 200);
         births.add(5, 12, 300);
         births.add(13, 10, 400);
@@ -216,7 +218,7 @@ mod tests {
         assert_eq!(births.descent(13), Descent::Stranger);
         assert_eq!(births.descent(14), Descent::Stranger);
         assert_eq!(births.descent(11), Descent::From(5));
-        // One that was made and is named itself.
+        // A process that was made and is itself named.
         births.name(12);
         births.add(15, 12, 600);
         assert_eq!(births.descent(15), Descent::From(12));
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!(births.descent(12), Descent::Unknown);
     }
 
-    /// Each asks for a way of as many makers as there were before it.
+    /// Test of a long chain of makers: each process asks for a way through all makers before it, which is walked only once.
     #[test]
     fn a_long_line_of_makers_is_walked_once() {
         let mut births = Births::default();
@@ -261,7 +263,7 @@ mod tests {
         births.add(21, 1_001, u64::MAX - 1);
         assert_eq!(births.descent(21), Descent::Stranger);
         assert_eq!(births.descent(19), Descent::From(5));
-        // Too many to be kept.
+        // Too many births to be kept.
         for n in 0..2 * MOST as u32 {
             births.forget();
             births.add(1_000_000 + n, 19, births.newest_ns);
@@ -270,7 +272,7 @@ mod tests {
         assert_eq!(births.descent(21), Descent::Unknown);
     }
 
-    /// A child of a child of this process that has ended, and one of its parent's.
+    /// Test of a grandchild of this process whose parent has ended, and of a child of this process's parent.
     #[test]
     #[ignore = "needs perf events of all processes: cargo xtask test runs it as root"]
     fn the_kernel_tells_who_made_a_process() {
@@ -282,7 +284,7 @@ mod tests {
         };
         let own = std::process::id();
         told.name(own);
-        // The shell ends, and the sleep is somebody else's child.
+        // The shell ends, and the sleep becomes another process's child.
         let script = "sleep 600 >/dev/null 2>&1 & echo $!";
         let out = std::process::Command::new("sh")
             .args(["-c", script])

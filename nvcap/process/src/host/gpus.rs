@@ -1,14 +1,14 @@
-//! The GPUs of the host by the facts that the driver tells to any user: minor number and UUID.
+//! The GPUs of the host, from the facts that the driver shows to any user: minor number and UUID.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use nvcap_decode::record::UsedGpu;
 
-/// The most GPUs that are taken: their minor numbers lie below 255.
+/// The most GPUs that are taken in. Minor numbers are below 255.
 const MOST: usize = 255;
 
-/// UUIDs by minor number, from the first of these folders `.../driver/nvidia/gpus` that lists any GPU. In a container the
-/// toolkit hides the entries of other containers' GPUs.
+/// Returns UUIDs by minor number, from the first of these folders `.../driver/nvidia/gpus` that lists any GPU. In a container, the toolkit
+/// hides the entries of other containers' GPUs.
 pub(super) fn uuids<'a>(procs: impl IntoIterator<Item = &'a Path>) -> BTreeMap<u32, String> {
     let mut most = BTreeMap::new();
     for proc in procs {
@@ -23,7 +23,7 @@ pub(super) fn uuids<'a>(procs: impl IntoIterator<Item = &'a Path>) -> BTreeMap<u
     most
 }
 
-/// Minor number and UUID in the text of a GPU's `information`.
+/// Returns minor number and UUID from the text of a GPU's `information`.
 fn uuid(text: &str) -> Option<(u32, String)> {
     let value = |name: &str| {
         text.lines()
@@ -31,13 +31,13 @@ fn uuid(text: &str) -> Option<(u32, String)> {
             .map(str::trim)
     };
     let minor = value("Device Minor")?.parse().ok()?;
-    // Where it is not known yet the driver writes question marks.
+    // The driver writes question marks for a UUID that is not known yet.
     let uuid =
         value("GPU UUID").filter(|u| u.starts_with("GPU-") && u.len() <= 64 && !u.contains('?'))?;
     Some((minor, uuid.to_owned()))
 }
 
-/// The GPUs with these minor numbers.
+/// Returns the GPUs with these minor numbers.
 pub(super) fn used(
     minors: impl IntoIterator<Item = u32>,
     uuids: &BTreeMap<u32, String>,
@@ -53,7 +53,7 @@ pub(super) fn used(
 mod tests {
     use super::*;
 
-    /// In the form that nv-procfs.c of the open kernel modules writes.
+    /// Text in the form that nv-procfs.c of the open kernel modules writes.
     const TEXT: &str = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 112\nGPU UUID: \t GPU-2d0c5d5a-6c2f-7a3d-9b4e-0123456789ab\nVideo BIOS: \t 96.00.a5\nDevice Minor: \t 3\nGPU Firmware: \t 580.65.06\n";
 
     #[test]

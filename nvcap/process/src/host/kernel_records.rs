@@ -1,5 +1,5 @@
-//! Records that the kernel writes of what all processes do: a perf event on every processor writes them into a buffer that nvcap reads. This needs no BPF
-//! program, and no process waits for nvcap.
+//! Records that the kernel writes about all processes: a perf event on every processor writes them into a buffer that nvcap reads. This
+//! needs no BPF program, and no process waits for nvcap.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use perf_event_open_sys::{self as sys, bindings as b};
 
 const PAGE: usize = 4096;
-/// Bytes of a record before its fields.
+/// Length of a record before its fields, bytes.
 const HEADER: usize = 8;
 
-/// Opens a buffer of this size, a power of two, for each processor. `asks`: names the kinds of records.
+/// Opens a buffer of this size, a power of two, for each processor. `asks` selects the kinds of records.
 ///
 /// # Errors
 /// When perf events of all processes are refused.
@@ -38,10 +38,10 @@ pub(super) fn word(fields: &[u8], at: usize) -> Option<u32> {
 /// The records of one processor.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    /// The page that the kernel writes, and the data behind it.
+    /// Page that the kernel writes, and the data behind it.
     page: NonNull<b::perf_event_mmap_page>,
     _event: OwnedFd,
-    /// Bytes of the data.
+    /// Size of the data, bytes.
     size: usize,
     record: Vec<u8>,
 }
@@ -62,7 +62,7 @@ impl Buffer {
             ..Default::default()
         };
         asks(&mut attr);
-        // Nobody is to be woken: nvcap looks by itself.
+        // No process needs to be woken: nvcap polls.
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
         let flags = u64::from(b::PERF_FLAG_FD_CLOEXEC);
@@ -123,7 +123,7 @@ impl Buffer {
         tail.store(at, Ordering::Release);
     }
 
-    /// Copies bytes out of the buffer's data, which is a ring: behind its end it begins again at the front.
+    /// Copies bytes out of the buffer's data, which is a ring: after its end it continues at the front.
     fn copy(&mut self, at: u64, len: usize) {
         // SAFETY: the data lie behind the page.
         let data = unsafe { self.page.as_ptr().cast::<u8>().add(PAGE) };

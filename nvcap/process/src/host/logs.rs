@@ -10,12 +10,12 @@ use std::{
 
 use nvcap_decode::record::{Container, Pod};
 
-/// The most names that are taken of a folder. kubelet runs 110 pods by default, and keeps logs of ended containers for a while.
+/// The most names that are taken from a folder. kubelet runs 110 pods by default, and keeps logs of ended containers for a while.
 const MOST: usize = 65_536;
-/// Time for which a failed lookup is remembered.
+/// Time for which a failed lookup is cached.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Names of pods and containers, as the folders have them.
+/// Names of pods and containers, from the folders.
 #[derive(Debug)]
 pub(super) struct Logs {
     containers: PathBuf,
@@ -47,7 +47,7 @@ impl Logs {
         now: Instant,
     ) {
         let Some(pod) = pod else {
-            // Without a pod it has no log of kubelet's.
+            // Without a pod, the container has no log of kubelet's.
             return;
         };
         let id = container.as_ref().map(|c| c.id.as_str());
@@ -95,14 +95,14 @@ impl Logs {
     }
 }
 
-/// The names in a folder, as far as they are text.
+/// Returns the names in a folder, as far as they are text.
 fn names(folder: &Path) -> impl Iterator<Item = String> {
     let all = fs::read_dir(folder).into_iter().flatten().flatten();
     all.take(MOST)
         .filter_map(|e| e.file_name().into_string().ok())
 }
 
-/// Id, and pod, namespace and container, of `POD_NAMESPACE_CONTAINER-ID.log`. None of the names has an underscore.
+/// Splits `POD_NAMESPACE_CONTAINER-ID.log` into the id, and pod, namespace and container. None of the names contains an underscore.
 fn of_link(name: &str) -> Option<(String, [String; 3])> {
     let (names, id) = name.strip_suffix(".log")?.rsplit_once('-')?;
     let mut names = names.split('_').map(str::to_owned);
@@ -111,7 +111,7 @@ fn of_link(name: &str) -> Option<(String, [String; 3])> {
     (whole && !id.is_empty()).then(|| (id.to_owned(), three))
 }
 
-/// Namespace, pod and UID of `NAMESPACE_POD_UID`.
+/// Splits `NAMESPACE_POD_UID` into namespace, pod and UID.
 fn of_folder(name: &str) -> Option<(String, String, String)> {
     let mut parts = name.split('_').map(str::to_owned);
     let three = (parts.next()?, parts.next()?, parts.next()?);
@@ -177,7 +177,7 @@ mod tests {
         fs::write(root.join("var/log/containers/p_ns_c-7.log"), "").unwrap();
         assert_eq!(ask("7", "u1", AGAIN / 2), (None, None, None));
         assert_eq!(ask("7", "u1", AGAIN), names("ns", "p", "c"));
-        // A second container: the pod alone does not tell which.
+        // With a second container, the pod alone does not tell which one it is.
         fs::create_dir_all(root.join("var/log/pods/ns_other_u2/two")).unwrap();
         assert_eq!(
             ask("9", "u2", 3 * AGAIN),

@@ -1,4 +1,4 @@
-//! Instance of a GPU in MIG mode that a process uses, found by the capability files that the process has open.
+//! GPU instance that a process uses on a GPU in MIG mode, found by the capability files that the process has open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,8 +13,8 @@ const FOLDER: &str = "/dev/nvidia-caps/nvidia-cap";
 /// The most open files of a process that are looked at.
 const MOST: usize = 1 << 16;
 
-/// The instance of each GPU that a process uses, by the GPU's minor number. Empty without MIG, and where the open files do not
-/// tell the instance.
+/// Returns the instance of each GPU that a process uses, by the GPU's minor number. Empty without MIG, and if the open files do not show
+/// the instance.
 pub fn instances(pid: u32) -> BTreeMap<u32, u32> {
     instances_by(Path::new(TABLE), pid)
 }
@@ -29,7 +29,7 @@ fn instances_by(table: &Path, pid: u32) -> BTreeMap<u32, u32> {
     of_files(&table, &minors.collect())
 }
 
-/// The instances whose files have these minor numbers.
+/// Returns the instances whose files have these minor numbers.
 fn of_files(table: &str, minors: &BTreeSet<u32>) -> BTreeMap<u32, u32> {
     let mut all: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     for (gpu, instance, minor) in table.lines().filter_map(of_line) {
@@ -37,13 +37,13 @@ fn of_files(table: &str, minors: &BTreeSet<u32>) -> BTreeMap<u32, u32> {
             all.entry(gpu).or_default().insert(instance);
         }
     }
-    // A program uses one instance of a GPU; of one that has several open it is not known which.
+    // A program uses one instance of a GPU. If it has several open, the one that it uses is not known.
     let only =
         |(gpu, of): (u32, BTreeSet<u32>)| (of.len() == 1).then_some((gpu, of.first().copied()?));
     all.into_iter().filter_map(only).collect()
 }
 
-/// GPU, GPU instance and minor number of `gpu0/gi7/access 66`, or of one of its compute instances, `gpu0/gi7/ci0/access 67`.
+/// Parses GPU, GPU instance and minor number of `gpu0/gi7/access 66`, or of one of its compute instances, `gpu0/gi7/ci0/access 67`.
 fn of_line(line: &str) -> Option<(u32, u32, u32)> {
     let (path, minor) = line.split_once(' ')?;
     let mut parts = path.strip_suffix("/access")?.split('/');
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(of(&[66, 68]), [(0, 7)].into());
         assert_eq!(of(&[68, 471, 1, 9999]), [(0, 7), (3, 7)].into());
         assert_eq!(of(&[3]), [(0, 0)].into());
-        // Of two instances, neither.
+        // With two instances of one GPU open, neither is returned.
         assert_eq!(of(&[3, 66, 471]), [(3, 7)].into());
         assert_eq!(of(&[1, 2]), BTreeMap::new());
         for bad in [
@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    /// Tests this process, which has no such file open, and a machine without the table.
+    /// Test of this process, which has no such file open, and of a machine without the table.
     #[test]
     fn without_mig() {
         let me = std::process::id();

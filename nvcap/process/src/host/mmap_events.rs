@@ -1,9 +1,9 @@
-//! Processes that map memory of a GPU, reported by the kernel as soon as they do. Processes that live only for some milliseconds are
-//! reported, too.
+//! Processes that map memory of a GPU, reported by the kernel as soon as they do. This includes processes that live only for some
+//! milliseconds.
 //!
 //! The kernel writes a record of each new mapping of any process, with the mapped file's name, into buffers that nvcap reads. The records
-//! come from a perf event on every processor, which needs no BPF program and no function of the driver's. A process that maps memory does
-//! not wait for nvcap.
+//! come from a perf event on every processor, so neither a BPF program nor a function of the driver is needed. A process that maps memory
+//! does not wait for nvcap.
 
 use std::io;
 use std::path::Path;
@@ -14,9 +14,9 @@ use super::kernel_records::{Buffer, long, of_all_processors, word};
 use crate::memory::{devices, maps};
 use nvcap_decode::record::Device;
 
-/// Bytes of a processor's buffer: some thousand records.
+/// Size of a processor's buffer, bytes: some thousand records.
 const BUFFER: usize = 256 << 10;
-/// The fields of a record of a mapping: process (4 bytes), protection (4), name of the file (up to a byte 0).
+/// Offsets of the fields of a record of a mapping: process (4 bytes), protection (4), name of the file (up to a byte 0).
 const PID_AT: usize = 0;
 const ADDRESS_AT: usize = 8;
 const FILE_SYSTEM_AT: usize = 32;
@@ -29,7 +29,7 @@ const NAME_AT: usize = 64;
 pub struct Mapped {
     /// Processes that have mapped memory of a GPU with the right to write, each with the GPU's minor number.
     pub by: Vec<(u32, u32)>,
-    /// True if records did not fit into a buffer: other processes may have mapped memory, too.
+    /// True if records did not fit into a buffer, so that further processes may have mapped memory.
     pub lost: bool,
 }
 
@@ -51,7 +51,7 @@ impl Told {
         of_all_processors(BUFFER, asks).map(Self)
     }
 
-    /// Takes the mappings that were told of since the last call.
+    /// Takes in the mappings that were reported since the last call.
     pub fn take(&mut self) -> Mapped {
         let mut mapped = Mapped::default();
         for buffer in &mut self.0 {
@@ -67,7 +67,7 @@ impl Told {
     }
 }
 
-/// Does as [`of_gpu`] for a mapped file whose name is not one of the driver's: a device file may be mounted under any name.
+/// Does as [`of_gpu`] for a mapped file whose name is not one of the driver's, because a device file may be mounted under any name.
 fn renamed(fields: &[u8], pid: u32) -> Option<(u32, u32)> {
     let number = (
         word(fields, FILE_SYSTEM_AT)?,
@@ -88,12 +88,12 @@ fn renamed(fields: &[u8], pid: u32) -> Option<(u32, u32)> {
     }
 }
 
-/// The process and the GPU's minor number, if the process mapped memory of a GPU with the right to write.
+/// Returns the process and the GPU's minor number, if the process mapped memory of a GPU with the right to write.
 fn of_gpu(fields: &[u8]) -> Option<(u32, u32)> {
     if word(fields, PROT_AT)? & libc::PROT_WRITE as u32 == 0 {
         return None;
     }
-    // None: in a PID namespace that is not below nvcap's.
+    // 0 means a process in a PID namespace that is not below nvcap's.
     let pid = word(fields, PID_AT).filter(|pid| *pid != 0)?;
     let name = fields.get(NAME_AT..)?.split(|byte| *byte == 0).next()?;
     let name = std::str::from_utf8(name).unwrap_or_default();
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn mappings_of_gpus_that_may_be_written() {
         const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
-        // No file leads there, so that the name is believed.
+        // No file has this path, so the name is believed.
         let told = |pid, prot, name| of_gpu(&record(pid, prot, name));
         assert_eq!(told(4194305, BOTH, "/dev/nvidia91"), Some((4194305, 91)));
         assert_eq!(told(4194305, libc::PROT_READ, "/dev/nvidia91"), None);
@@ -145,7 +145,7 @@ mod tests {
         );
     }
 
-    /// A mapping of this process, by the kernel's own record: the offsets of its fields are right.
+    /// Test of a mapping of this process by the kernel's own record, which shows that the offsets of the fields are right.
     #[test]
     #[ignore = "needs perf events of all processes: cargo xtask test runs it as root"]
     fn the_kernel_tells_of_a_mapping() {

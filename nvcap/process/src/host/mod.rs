@@ -1,14 +1,15 @@
 //! The processes of this host that use a GPU, and the identity of each: user, container, pod. All facts come from files of the kernel and of the
 //! host: no API server and no daemon is asked.
 //!
-//! - [`uses`]: which GPUs a process uses; [`mig`]: which instances of them.
-//! - [`Host`]: who a process is, [`Identity`].
-//! - [`choice`]: which processes are meant.
+//! - [`uses`]: the GPUs that a process uses; [`mig`]: its instances of them.
+//! - [`Host`]: the [`Identity`] of a process.
+//! - [`choice`]: the processes that a command concerns.
 //! - [`census`]: the chosen processes that use a GPU now, and those that begin to.
 //! - `sight`: the processes that `/proc` hides.
-//! - `mmap_events`: the processes that the kernel reports; `fork_events`: who made them; `kernel_records`: both are written there.
+//! - `mmap_events`: processes that the kernel reports; `fork_events`: their makers; `kernel_records`: the records in which both are
+//!   reported.
 //!
-//! The files may be written by anybody: nothing here panics at any contents, and the amount that is kept of them is bounded.
+//! Anybody may write these files: nothing here panics at any contents, and the amount that is kept of them is bounded.
 
 pub mod census;
 pub mod choice;
@@ -50,7 +51,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host whose files are below `root`: `/`, or the folder where they are mounted in nvcap's container. `/proc` is nvcap's own.
+    /// Makes the host whose files are below `root`: `/`, or the folder where they are mounted in nvcap's container. `/proc` is nvcap's own.
     pub fn new(root: &Path) -> Self {
         Self::with_proc(root, Path::new("/proc"))
     }
@@ -64,7 +65,7 @@ impl Host {
         }
     }
 
-    /// Identity of a process. `uses`: the GPUs that it uses.
+    /// Returns the identity of a process. `uses` names the GPUs that it uses.
     ///
     /// # Errors
     /// When there is no such process.
@@ -81,7 +82,7 @@ impl Host {
         let number = |text: &str| text.parse::<u32>().ok();
         let uid = value("Uid").and_then(|v| number(v.split_whitespace().next()?));
         let inner_pid = value("NSpid").and_then(|v| number(v.split_whitespace().next_back()?));
-        // Where /proc shows no control groups (a kernel without them) nothing is known of them.
+        // If /proc shows no control groups (a kernel without them), nothing is known of them.
         let cgroups = procfs::text(folder.join("cgroup")).unwrap_or_default();
         let mut place = cgroup::place(&cgroups);
         self.logs
@@ -98,13 +99,13 @@ impl Host {
         })
     }
 
-    /// Tells which processes `/proc` hides from nvcap's user.
+    /// Returns the processes that `/proc` hides from nvcap's user.
     fn hidden(&mut self, choice: &Choice) -> sight::Hidden {
         let users = &mut self.users;
         sight::hidden(choice, &mut |uid| users.name(uid, Instant::now()))
     }
 
-    /// The name of a user.
+    /// Returns the name of a user.
     fn user(&mut self, uid: u32) -> Option<String> {
         self.users.name(uid, Instant::now())
     }
@@ -124,20 +125,20 @@ pub struct GpuProcesses {
     pub hidden: Vec<u32>,
 }
 
-/// Text that says which processes of the host are hidden from nvcap's user; none where no hidden process can be a chosen one. `root`: the folder
-/// of the host's files.
+/// Returns a text about the processes of the host that are hidden from nvcap's user; `None` if no hidden process can be a chosen one.
+/// `root` is the folder of the host's files.
 pub fn hidden_from_user(choice: &Choice, root: &Path) -> Option<String> {
     Host::new(root).hidden(choice).said
 }
 
 impl GpuProcesses {
-    /// Returns the processes that have memory of a GPU mapped, and so can submit.
+    /// Returns the processes that have memory of a GPU mapped, and can therefore submit.
     pub fn mapped(&self) -> impl Iterator<Item = u32> {
         let mapped = self.all.iter().filter(|(_, uses)| uses.mapped);
         mapped.map(|(pid, _)| *pid)
     }
 
-    /// Keeps the chosen processes. `root`: the folder of the host's files.
+    /// Keeps only the chosen processes. `root` is the folder of the host's files.
     pub fn chosen(mut self, choice: &Choice, root: &Path) -> Self {
         if !choice.is_any() {
             let mut host = Host::new(root);
@@ -155,8 +156,8 @@ impl GpuProcesses {
     }
 }
 
-/// Finds processes by name: the process's own name, or the name of its program's file. Where some of them use a GPU, or other processes that use
-/// one execute a script of that name, only those are returned. nvcap itself is left out.
+/// Finds processes by name: the process's own name, or the name of its program's file. If some of them use a GPU, or other processes that
+/// use one execute a script of that name, only those are returned. nvcap itself is left out.
 #[must_use]
 pub fn called(name: &str) -> Vec<u32> {
     let others = procfs::processes().into_iter();
@@ -186,7 +187,7 @@ pub fn called(name: &str) -> Vec<u32> {
     meant
 }
 
-/// Looks once for the processes that use a GPU. The driver is asked about processes that may not be looked into, where it answers.
+/// Looks once for the processes that use a GPU. The driver, if it answers, is asked about processes that may not be looked into.
 #[must_use]
 pub fn gpu_processes() -> GpuProcesses {
     let mut found = GpuProcesses::default();
@@ -194,7 +195,7 @@ pub fn gpu_processes() -> GpuProcesses {
         match uses::of_process(pid) {
             Ok(uses) if uses.any() => found.all.push((pid, uses)),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => found.hidden.push(pid),
-            // It uses none, or has ended meanwhile.
+            // The process uses no GPU, or has ended meanwhile.
             Ok(_) | Err(_) => {}
         }
     }
@@ -215,7 +216,8 @@ mod tests {
     const ID: &str = "3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a";
     const UID: &str = "0b6f6a1c-52bd-4b7e-8f6a-1c52bd4b7e8f";
 
-    /// Processes are chosen by their name, and by that of their program's file; a script alone is none where it uses no GPU.
+    /// Test that processes are chosen by their name, and by that of their program's file; a process that executes a script of that name is
+    /// not, unless it uses a GPU.
     #[test]
     fn processes_by_name() {
         use std::os::unix::process::CommandExt as _;
@@ -231,7 +233,7 @@ mod tests {
         };
         let mut child = start(&format!("/nowhere/{name}"), "x");
         let mut other = start("other", &name);
-        // A process that has just been executed has its name and arguments a moment later.
+        // A process that was just executed gets its name and arguments a moment later.
         let begun = std::time::Instant::now();
         let is_shown = |pid| {
             let arguments = procfs::arguments(pid).is_some_and(|all| all.len() > 3);
@@ -251,7 +253,7 @@ mod tests {
         assert!(by_comm.contains(&child.id()) && by_comm.contains(&other.id()));
     }
 
-    /// A host's files with one process, 4711, of a pod.
+    /// Makes a host's files with one process, 4711, of a pod.
     fn made(name: &str) -> PathBuf {
         let root = std::env::temp_dir().join(format!("nvcap-host-{name}-{}", std::process::id()));
         let write = |path: &str, text: &[u8]| {
@@ -318,7 +320,7 @@ mod tests {
         fs::remove_dir_all(&root).unwrap();
     }
 
-    /// Other lines, other orders, no lines: unknown facts are left out.
+    /// Test of other lines, other orders, and no lines: unknown facts are left out.
     #[test]
     fn files_that_say_nothing() {
         let root = made("nothing");

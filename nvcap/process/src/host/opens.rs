@@ -1,5 +1,5 @@
-//! Use counts of the driver's modules. Each open file counts as a use of its module, so that a change of the counts tells that a file
-//! may have been opened.
+//! Use counts of the driver's modules. Each open file counts as a use of its module, so a change of the counts shows that a file may have
+//! been opened.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -23,7 +23,7 @@ impl Opens {
         }
     }
 
-    /// Tells whether a file may have been opened or closed since the last call; always true where the kernel does not count uses.
+    /// Tells whether a file may have been opened or closed since the last call. This is always true if the kernel does not count uses.
     pub(super) fn may_have_changed(&mut self) -> bool {
         let mut now = Vec::new();
         for count in &self.counts {

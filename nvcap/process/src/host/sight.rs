@@ -1,5 +1,5 @@
-//! Processes that `/proc` hides from nvcap's user. A `/proc` that is mounted with `hidepid` does not list processes of other users, or
-//! shows no contents of them (proc(5)). A user to whom processes are hidden cannot tell that none of them uses a GPU.
+//! Processes that `/proc` hides from nvcap's user. A `/proc` that is mounted with `hidepid` does not list processes of other users, or does
+//! not show their contents (proc(5)). A user from whom processes are hidden cannot conclude that none of them uses a GPU.
 
 use std::fs::{self, File};
 
@@ -9,23 +9,23 @@ use crate::procfs::{self, unfit::SYS_PTRACE};
 /// Mount options of a `/proc` that hides processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hiding {
-    /// The value of `hidepid`, as the kernel writes it: a word; before Linux 5.8 a number.
+    /// Value of `hidepid`, as the kernel writes it: a word, or a number before Linux 5.8.
     hidepid: String,
-    /// The group that sees all processes: root's, unless the mount names another.
+    /// Group that sees all processes: root's, unless the mount names another.
     gid: u32,
 }
 
 /// Rights of nvcap's user that matter here.
 #[derive(Clone, Debug)]
 struct Rights {
-    /// The user's groups.
+    /// Groups of the user.
     groups: Vec<u32>,
-    /// True if the user has cap_sys_ptrace over the first process, too. The capability within a user namespace of its own does not
-    /// serve for processes outside.
+    /// True if the user has cap_sys_ptrace over the first process, too. The capability in the user's own user namespace does not cover
+    /// processes outside it.
     ptrace: bool,
 }
 
-/// Tells whether and how `/proc` hides processes, by the topmost mount in a `mountinfo`.
+/// Returns the way in which `/proc` hides processes, by the topmost mount in a `mountinfo`; `None` if it hides none.
 fn hiding(mountinfo: &str) -> Option<Hiding> {
     let of_proc = |line: &str| {
         let (mount, system) = line.split_once(" - ")?;
@@ -49,7 +49,7 @@ fn hiding(mountinfo: &str) -> Option<Hiding> {
 
 /// Tells whether `hiding` hides others' processes from a user with these rights.
 fn is_hidden_from(hiding: &Hiding, rights: &Rights) -> bool {
-    // Where only what may be traced is listed, no group is asked for.
+    // If only processes that may be traced are listed, groups do not matter.
     let groups_count = !matches!(hiding.hidepid.as_str(), "4" | "ptraceable");
     !(rights.ptrace || groups_count && rights.groups.contains(&hiding.gid))
 }
@@ -68,13 +68,13 @@ fn own_groups() -> Vec<u32> {
 /// Processes that `/proc` hides from nvcap's user.
 #[derive(Debug, Default)]
 pub(crate) struct Hidden {
-    /// True if `/proc` hides processes of others.
+    /// True if `/proc` hides processes of other users.
     pub any: bool,
-    /// Text that says which processes are hidden; none where no hidden process can be a chosen one.
+    /// Text about the hidden processes; `None` if no hidden process can be a chosen one.
     pub said: Option<String>,
 }
 
-/// Tells which processes `/proc` hides from nvcap's user. `names` gives the name of a user.
+/// Returns the processes that `/proc` hides from nvcap's user. `names` gives the name of a user.
 pub(super) fn hidden(choice: &Choice, names: &mut dyn FnMut(u32) -> Option<String>) -> Hidden {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let Some(hiding) = hiding(&mounts) else {

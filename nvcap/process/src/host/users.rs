@@ -8,12 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The most bytes that are read of the file.
+/// The most bytes of the file that are read.
 const MOST: u64 = 16 << 20;
-/// Time for which a failed lookup is remembered.
+/// Time for which a failed lookup is cached.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Names of users, as the file has them.
+/// Names of users, from the file.
 #[derive(Debug)]
 pub(super) struct Users {
     file: PathBuf,
@@ -31,7 +31,7 @@ impl Users {
         }
     }
 
-    /// The name of a user.
+    /// Returns the name of a user.
     pub(super) fn name(&mut self, uid: u32, now: Instant) -> Option<String> {
         let stale = self
             .read_at
@@ -58,7 +58,7 @@ fn read(file: &Path) -> HashMap<u32, String> {
     };
     let mut names = HashMap::new();
     for (uid, name) in text.lines().filter_map(account) {
-        // The first account with a number is the one that the system names.
+        // The first account with a number is the one whose name the system shows.
         names.entry(uid).or_insert(name);
     }
     names

@@ -7,7 +7,7 @@ use crate::memory::maps;
 use crate::procfs;
 use nvcap_decode::record::Device;
 
-/// The most open files of a process that are looked at: more than a process may have by default, even as root.
+/// The most open files of a process that are examined: more than a process may have by default, even as root.
 const MOST: usize = 1 << 20;
 
 /// Use of the driver by a process.
@@ -15,7 +15,7 @@ const MOST: usize = 1 << 20;
 pub struct Uses {
     /// The GPUs whose device file the process has open or mapped, by minor number.
     pub gpus: BTreeSet<u32>,
-    /// True if the process has memory of a GPU mapped with the right to write: it can submit.
+    /// True if the process has memory of a GPU mapped with the right to write, and can therefore submit.
     pub mapped: bool,
 }
 
@@ -29,12 +29,12 @@ impl Uses {
 /// Finds the GPUs that a process uses.
 ///
 /// # Errors
-/// Those of reading its open files and mappings: no such process, or no right to look into it.
+/// The errors of reading its open files and mappings: no such process, or no right to look into it.
 pub fn of_process(pid: u32) -> io::Result<Uses> {
     let mut uses = Uses::default();
     let areas = maps::areas(pid)?;
     if areas.is_empty() {
-        // A thread of the kernel's, or a process that is ending.
+        // This is a thread of the kernel's, or a process that is ending.
         return Ok(uses);
     }
     for area in areas {
@@ -43,7 +43,7 @@ pub fn of_process(pid: u32) -> io::Result<Uses> {
             uses.mapped |= area.write;
         }
     }
-    // Before it maps anything it opens the file; and memory stays mapped when the file is closed.
+    // A process opens the file before it maps anything, and memory stays mapped when the file is closed.
     for file in procfs::open_files(pid)?.take(MOST) {
         let path = file?.path();
         if let Some(Device::Gpu(minor)) = maps::device_of_open(&path) {

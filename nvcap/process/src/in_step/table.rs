@@ -1,4 +1,4 @@
-//! The table that nvcap and a program share: atomic words in a file. Knows nothing of records.
+//! The table that nvcap and a program share: atomic words in a file. The module knows nothing of records.
 
 use std::{
     fs::{File, OpenOptions},
@@ -11,47 +11,47 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The environment variable with the file's name.
+/// Environment variable with the file's name.
 pub const FILE: &str = "NVCAP_IN_STEP";
 /// Time for which a program waits for nvcap before it gives up. The limit guards against hanging; it is not a verdict.
 pub const GUARD: Duration = Duration::from_secs(300);
 
-/// The address at which the number of a process's breakpoints is told ([`Kind::Process`]).
+/// Address of the number of a process's breakpoints ([`Kind::Process`]).
 pub const ARMED: u64 = 0x1000;
 
-/// The address at which the number of a process's named programs is told ([`Kind::Process`]).
+/// Address of the number of a process's named programs ([`Kind::Process`]).
 pub const NAMED: u64 = 0x2000;
 
-/// The address at which the number of a process's own writes is told ([`Kind::Process`]).
+/// Address of the number of a process's own writes ([`Kind::Process`]).
 const WRITES: u64 = 4;
 
 const SLOTS: usize = 8192;
-/// The value of a slot whose trace has ended in good order: nobody waits for it any more.
+/// Value of a slot whose trace has ended in good order: it is no longer waited for.
 const ENDED: u64 = u64::MAX;
-/// The value of a slot whose memory is gone.
+/// Value of a slot whose memory is gone.
 const FORGOTTEN: u64 = u64::MAX - 1;
 
 /// Kind of object that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The process itself. At [`WRITES`] the value is twice the number of its writes, and one more during a write; at [`ARMED`] the value is the
+    /// The process itself. At [`WRITES`], the value is twice the number of its writes, plus one during a write. At [`ARMED`], it is the
     /// number of breakpoints that were set.
     Process = 0,
-    /// A ring, by its address. The value is the position behind the last entry that was read or counted as lost, whether it is shown or held for
-    /// names: GP_PUT, plus the rounds that the trace knows of.
+    /// A ring, by its address. The value is the position behind the last entry that was read or counted as lost, whether it is shown
+    /// already or held until names are known: GP_PUT, plus the laps that the trace knows of.
     Ring = 1,
-    /// A semaphore with a time stamp, by its address. The value is its payload.
+    /// A semaphore with a timestamp, by its address. The value is its payload.
     Stamp = 2,
     /// A word that a kernel's end writes, by its address. The value is the word.
     Word = 3,
 }
 
-/// A line of the table. Zeroed memory is an empty one.
+/// A line of the table. Zeroed memory is an empty line.
 #[repr(C)]
 struct Slot {
-    /// The process that tells and the process it tells of, `teller << 32 | pid`; 0 where the slot is free.
+    /// Publishing process and the process that it describes, `teller << 32 | pid`; 0 if the slot is free.
     of: AtomicU64,
-    /// The address, whose lowest two bits are the [`Kind`]; 0 while it is not yet written.
+    /// Address, whose lowest two bits are the [`Kind`]; 0 while it is not yet written.
     what: AtomicU64,
     value: AtomicU64,
 }
@@ -79,7 +79,7 @@ impl Table {
     /// Makes the file, empty. Every user may write to it, because tests trace as several users.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The errors of the file.
     pub fn create(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let file = OpenOptions::new()
@@ -96,7 +96,7 @@ impl Table {
     /// Opens the file that a test has made.
     ///
     /// # Errors
-    /// Those of the file; it must have the right length.
+    /// The errors of the file; it must have the right length.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -132,7 +132,7 @@ impl Table {
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), SLOTS) }
     }
 
-    /// The slots from the place at which the search for an address begins.
+    /// Returns the slots from the place at which the search for an address begins.
     fn from(&self, what: u64) -> impl Iterator<Item = &Slot> {
         // Addresses differ in their middle bits.
         let at = (what.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOTS;
@@ -166,7 +166,7 @@ impl Table {
         }
     }
 
-    /// The slot in which a process tells of its own writes.
+    /// Returns the slot in which a process publishes its own writes.
     fn writes(&self, pid: u32) -> Option<&Slot> {
         let of = u64::from(pid) << 32 | u64::from(pid);
         let used = |s: &&Slot| s.of.load(Ordering::Acquire) != 0;
@@ -176,7 +176,8 @@ impl Table {
         })
     }
 
-    /// Writes, from only one thread of the program, so that nvcap sees no state in between: nvcap repeats a read during which a write happened.
+    /// Runs `write` so that nvcap sees no state in between: nvcap repeats a read during which a write happened. Only one thread of the
+    /// program may use it.
     pub fn at_once<T>(&self, write: impl FnOnce() -> T) -> T {
         let pid = std::process::id();
         if self.writes(pid).is_none() {
@@ -200,7 +201,7 @@ impl Table {
         loop {
             let before = writes.value.load(Ordering::SeqCst);
             let writes_now = before & 1 == 1 && before != ENDED;
-            // One that was killed as it wrote writes no more.
+            // A process that was killed during a write writes no more.
             if !writes_now || looks % 64 == 63 && !lives(pid) {
                 let found = read();
                 if writes_now || writes.value.load(Ordering::SeqCst) == before {
@@ -213,8 +214,8 @@ impl Table {
         }
     }
 
-    /// True once every trace that tells of an address has caught up. `ahead`: as in [`told`](Self::told). Traces that have died are not asked. An
-    /// address that nobody has told of counts as not read.
+    /// Tells whether every trace that has published an address has caught up. `ahead` is as in [`told`](Self::told). Traces that have died
+    /// are not considered. An address that no trace has published counts as not read.
     pub fn has_read(
         &self,
         pids: &[u32],
@@ -233,8 +234,8 @@ impl Table {
         }
     }
 
-    /// Returns the trace that is furthest behind at an address of these processes, of the traces that have told of the address; `None` where none
-    /// has. `ahead` gives how far the program is ahead of a told value.
+    /// Returns the trace that is furthest behind at an address of these processes, among the traces that have published it; `None` if none
+    /// has. `ahead` gives the distance of the program from a published value.
     pub fn told(
         &self,
         pids: &[u32],
@@ -257,7 +258,7 @@ impl Table {
             if value == FORGOTTEN {
                 continue;
             }
-            // Of one trace, what it has read of any of the processes that share the memory.
+            // For each trace, what it has read of any of the processes that share the memory.
             match tellers.iter_mut().find(|t| t.0 == teller) {
                 Some(told) => told.1 = told.1.max(value),
                 None => tellers.push((teller, value)),
@@ -270,12 +271,12 @@ impl Table {
         told.max_by_key(|t| t.ahead)
     }
 
-    /// Forgets the values that were told of a process: the process begins with other memory at the same addresses.
+    /// Forgets the values that were published for a process, which begins with other memory at the same addresses.
     pub fn forget(&self, pid: u32) {
         self.forget_where(pid, |what| what != ARMED | Kind::Process as u64);
     }
 
-    /// Forgets that a process has breakpoints: the process has not mapped its doorbells yet.
+    /// Forgets that a process has breakpoints, because it has not mapped its doorbells yet.
     pub fn forget_armed(&self, pid: u32) {
         self.forget_where(pid, |what| what == ARMED | Kind::Process as u64);
     }
@@ -290,8 +291,8 @@ impl Table {
         }
     }
 
-    /// Waits until every trace that tells of an address is at most `most` behind. With `unknown`, also waits until a trace tells of the address,
-    /// unless all traces of these processes have ended. Traces that have died are not waited for.
+    /// Waits until every trace that has published an address is at most `most` behind. With `unknown`, it also waits until a trace
+    /// publishes the address, unless all traces of these processes have ended. Traces that have died are not waited for.
     ///
     /// # Errors
     /// When the wait has taken [`GUARD`].
@@ -310,7 +311,7 @@ impl Table {
             match self.told(pids, kind, address, &ahead) {
                 None if !unknown => return Ok(()),
                 Some(told) if told.ahead <= most => return Ok(()),
-                // It may have died: what it told is of no more interest.
+                // The trace may have died; what it published no longer matters.
                 Some(told) if looks % 64 == 63 && !lives(told.teller) => self.ended(told.teller),
                 None if looks % 64 == 63 && self.deserted(pids) => return Ok(()),
                 _ => {}
@@ -322,13 +323,13 @@ impl Table {
                 )));
             }
             looks += 1;
-            // Whoever is waited for needs the processor.
+            // The other side needs the processor.
             let us = 50u64 << (looks / 16).min(4);
             thread::sleep(Duration::from_micros(us));
         }
     }
 
-    /// True if there were traces of these processes, and none goes on.
+    /// Tells whether there were traces of these processes and none goes on.
     pub fn deserted(&self, pids: &[u32]) -> bool {
         let (mut ended, mut goes_on) = (false, Vec::new());
         for slot in self.slots() {
@@ -353,7 +354,7 @@ impl Table {
         ended
     }
 
-    /// Waits until a trace has set breakpoints of this process: for `most` at most, and only while a trace goes on.
+    /// Waits until a trace has set breakpoints of this process, for `most` at most, and only while a trace goes on.
     pub fn wait_until_armed(&self, pid: u32, most: Duration) {
         let began = Instant::now();
         while self
@@ -366,7 +367,7 @@ impl Table {
         }
     }
 
-    /// Takes note that a trace tells nothing more.
+    /// Records that a trace publishes nothing more.
     pub(super) fn ended(&self, teller: u32) {
         for slot in self.slots() {
             if slot.of.load(Ordering::Acquire) >> 32 == u64::from(teller) {
@@ -376,7 +377,7 @@ impl Table {
     }
 }
 
-/// Pauses before the next look at the other side. `looks`: the number of looks so far.
+/// Pauses before the next look at the other side. `looks` is the number of looks so far.
 fn pause(looks: u32) {
     match looks {
         0..32 => thread::yield_now(),
@@ -387,13 +388,13 @@ fn pause(looks: u32) {
 /// The trace that is furthest behind at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// The process id of the nvcap that told.
+    /// Process id of the nvcap that published.
     pub teller: u32,
-    /// Count by which the program is ahead of the trace.
+    /// Distance by which the program is ahead of the trace.
     pub ahead: u64,
 }
 
-/// True for a process that is neither gone nor a zombie.
+/// Tells whether a process is neither gone nor a zombie.
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| {
@@ -421,13 +422,13 @@ mod tests {
         again.write(1, 7, Kind::Stamp, 0x1000, 10);
         let told = |teller, ahead| Some(Told { teller, ahead });
         assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), told(1, 6));
-        // Two that share memory: what was read of either counts.
+        // Two processes that share memory: it suffices to have read of either.
         assert_eq!(table.told(&[7, 8], Kind::Ring, 0x1000, ahead), told(2, 1));
         again.ended(1);
         assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), told(2, 1));
         assert!(!table.deserted(&[9]), "nobody has told of 9");
         assert!(table.deserted(&[8]), "the one that told of 8 has ended");
-        // It executes another program, which begins anew.
+        // The process executes another program, which begins anew.
         table.forget(7);
         assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), None);
         again.write(2, 7, Kind::Ring, 0x1000, 9);
@@ -480,7 +481,7 @@ mod tests {
         assert!(!has_read());
         table.write(own, 7, Kind::Word, 0x1004, 5);
         assert!(has_read());
-        // A trace that is there no more.
+        // A trace that no longer exists.
         table.write(i32::MAX as u32, 7, Kind::Word, 0x1004, 1);
         assert!(!has_read());
         assert!(has_read());

@@ -1,19 +1,19 @@
-//! nvcap's side: tells the waiting program what nvcap has read.
+//! nvcap's side: it publishes for the waiting program what nvcap has read.
 
 use std::{collections::HashMap, path::Path, sync::OnceLock};
 
 use super::table::{ARMED, FILE, Kind, Table};
 use nvcap_decode::record::{ChannelId, Lost, Record, Submission};
 
-/// Time for which nvcap awaits the times of a submission, ns. It is longer than any load keeps nvcap from its processor, and short
+/// Time for which nvcap waits for the times of a submission, ns. It is longer than any load keeps nvcap from its processor, and short
 /// enough that the clocks of the submission's time are still known.
 pub const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The table that the environment names.
+/// Returns the table that the environment names.
 fn table() -> Option<&'static Table> {
     static TABLE: OnceLock<Option<Table>> = OnceLock::new();
     let open = || {
-        // A release ignores the variable, whatever it was built beside.
+        // A release ignores the variable, whatever it was built together with.
         let path = std::env::var_os(FILE).filter(|_| cfg!(debug_assertions))?;
         match Table::open(Path::new(&path)) {
             Ok(table) => Some(table),
@@ -26,24 +26,24 @@ fn table() -> Option<&'static Table> {
     TABLE.get_or_init(open).as_ref()
 }
 
-/// Opens the table that the environment names. To be called while files may still be opened.
+/// Opens the table that the environment names. It must be called while files may still be opened.
 pub fn begin() {
     let _ = table();
 }
 
-/// Tells the value that was read at an address of a process.
+/// Publishes the value that was read at an address of a process.
 pub fn tell(pid: u32, kind: Kind, address: u64, value: u64) {
     if let Some(table) = table() {
         table.write(std::process::id(), pid, kind, address, value);
     }
 }
 
-/// Tells the number of a process's breakpoints.
+/// Publishes the number of a process's breakpoints.
 pub fn armed(pid: u32, count: usize) {
     tell(pid, Kind::Process, ARMED, count as u64);
 }
 
-/// True where tests are in step.
+/// Tells whether tests are in step.
 pub fn is_on() -> bool {
     table().is_some()
 }
@@ -56,7 +56,7 @@ pub fn apart<T>(pid: u32, mut read: impl FnMut() -> T) -> T {
     }
 }
 
-/// Tells that nothing more is read.
+/// Publishes that nothing more is read.
 pub fn end() {
     if let Some(table) = table() {
         table.ended(std::process::id());
@@ -71,12 +71,12 @@ struct Ring {
     entries: u64,
 }
 
-/// The rings to which a trace's records belong; tells the program how far they are read.
+/// Rings to which a trace's records belong; it publishes for the program how far they are read.
 #[derive(Default)]
 pub struct Rings(HashMap<ChannelId, Ring>);
 
 impl Rings {
-    /// Tells of new records, which have been read.
+    /// Publishes new records, which have been read.
     pub fn tell(&mut self, records: &[Record]) {
         for record in records {
             match record {
@@ -95,7 +95,7 @@ impl Rings {
                         tell(s.at.pid, Kind::Ring, ring.address, ring.behind(s));
                     }
                 }
-                // What is counted as lost is waited for no longer.
+                // Entries that are counted as lost are no longer waited for.
                 Record::Loss(loss) => {
                     let ring = loss.channel.and_then(|id| self.0.get(&id));
                     if let (Some(ring), Lost::Entries { position, count }) = (ring, &loss.what) {
@@ -109,7 +109,7 @@ impl Rings {
 }
 
 impl Ring {
-    /// The position behind a submission.
+    /// Returns the position behind a submission.
     fn behind(&self, s: &Submission) -> u64 {
         let (before, put) = (u64::from(s.prev_put), u64::from(s.gp_put));
         if self.entries == 0 || s.position % self.entries != before {

@@ -20,9 +20,9 @@ pub(super) struct Reader<'a, M> {
 }
 
 impl<M: ReadMemory> Reader<'_, M> {
-    /// Reads a channel's newest entries. While a channel works, its process uses pushbuffer memory again all the time, so that
-    /// the part of the entries that is still in memory changes from one millisecond to the next. The channel is read several
-    /// times, and the best reading is taken. `patience` is the time that is left for it.
+    /// Reads a channel's newest entries. While a channel works, its process constantly reuses pushbuffer memory, so the part of the entries
+    /// that is still in memory changes from one millisecond to the next. The channel is read several times, and the best reading is taken.
+    /// `patience` is the time that is left for it.
     pub(super) fn see(
         &self,
         id: ChannelId,
@@ -37,7 +37,7 @@ impl<M: ReadMemory> Reader<'_, M> {
             if !now.is_ok_and(|(_, put)| put != best.put) {
                 break;
             }
-            // The ring alone first: it tells whether this is a better moment in a sixth of the time.
+            // The ring alone is read first: it shows in a sixth of the time whether this is a better moment.
             let worth = |again| again < best.missing(last);
             if used_again(self.memory, &found, last).is_ok_and(worth) {
                 let seen = self.see_once(id, found);

@@ -1,4 +1,4 @@
-//! Chips of this machine's GPUs, by the facts that the driver and the PCI bus tell to any user.
+//! Chips of this machine's GPUs, from the facts that the driver and the PCI bus show to any user.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +7,10 @@ use crate::clock;
 use nvcap_decode::decode::defaults::Chip;
 use nvcap_decode::record::{At, Gpu, Record};
 
-/// The most GPUs that are named: their minor numbers lie below 255.
+/// The most GPUs that are named. Minor numbers are below 255.
 const MOST: usize = 255;
 
-/// The GPUs of this machine that the driver tells of.
+/// Returns the GPUs of this machine that the driver reports.
 #[must_use]
 pub fn gpus() -> Vec<Gpu> {
     let Ok(gpus) = fs::read_dir("/proc/driver/nvidia/gpus") else {
@@ -38,7 +38,7 @@ pub fn gpus() -> Vec<Gpu> {
     gpus
 }
 
-/// The GPUs' device file minor numbers by PCI address (`0000:c1:00.0`).
+/// Returns the GPUs' device file minor numbers by PCI address (`0000:c1:00.0`).
 #[must_use]
 pub fn by_bus() -> Vec<(String, u32)> {
     let gpus = fs::read_dir("/proc/driver/nvidia/gpus");
@@ -53,27 +53,27 @@ pub fn by_bus() -> Vec<(String, u32)> {
         .collect()
 }
 
-/// Names of a GPU, as the driver tells them.
+/// Names of a GPU, from the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// Its device file's minor number.
+    /// Device file minor number.
     pub minor: u32,
-    /// The UUID, `GPU-...`; empty where the driver does not tell it.
+    /// UUID, `GPU-...`; empty if the driver does not give it.
     pub uuid: String,
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// Its PCI address.
+    /// PCI address.
     pub bus: String,
 }
 
-/// The GPUs of this machine by name, in the order of their minor numbers.
+/// Returns the GPUs of this machine by name, in the order of their minor numbers.
 #[must_use]
 pub fn names() -> Vec<Named> {
     names_in(Path::new("/proc/driver/nvidia/gpus"))
 }
 
-/// Returns the GPUs of the host, where its files tell of more than the container's. (In a container the runtime hides other
-/// containers' GPUs, or all.) `root`: the folder of the host's files.
+/// Returns the GPUs of the host, if its files show more than the container's. (In a container, the runtime hides other containers' GPUs, or
+/// all.) `root` is the folder of the host's files.
 #[must_use]
 pub fn names_of_host(root: &Path) -> Vec<Named> {
     let (own, host) = (names(), names_in(&root.join("proc/driver/nvidia/gpus")));
@@ -99,7 +99,7 @@ fn named(text: &str) -> Option<Named> {
     let uuid = field("GPU UUID");
     Some(Named {
         minor: minor(text)?,
-        // The driver writes question marks where it does not know it.
+        // The driver writes question marks for a UUID that it does not know.
         uuid: if uuid.contains('?') {
             String::new()
         } else {
@@ -110,12 +110,12 @@ fn named(text: &str) -> Option<Named> {
     })
 }
 
-/// The GPUs as records.
+/// Returns the GPUs as records.
 pub fn records() -> impl Iterator<Item = Record> {
     gpus().into_iter().map(Record::Gpu)
 }
 
-/// The chip of all GPUs of this machine, where all have the same.
+/// Returns the chip of all GPUs of this machine, if they all have the same.
 #[must_use]
 pub fn only() -> Option<&'static Chip> {
     let mut chips = gpus()
@@ -125,7 +125,7 @@ pub fn only() -> Option<&'static Chip> {
     chips.all(|c| c == Some(first)).then_some(first)
 }
 
-/// The known chips by device file minor number.
+/// Returns the known chips by device file minor number.
 #[must_use]
 pub fn chips() -> Vec<(u32, &'static Chip)> {
     let known = |g: &Gpu| Some((g.minor, Chip::with_pci_device(g.pci_device)?));
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(device("0x2335\n"), Some(0x2335));
     }
 
-    /// In the order of their numbers; one that has none is not named, and what the driver does not know is empty.
+    /// Test that GPUs are in the order of their numbers. A GPU without a number is not named, and unknown facts are empty.
     #[test]
     fn gpus_by_name() {
         let folder = std::env::temp_dir().join(format!("nvcap-chip-{}", std::process::id()));
@@ -163,7 +163,7 @@ mod tests {
             std::fs::write(folder.join(bus).join("information"), text).unwrap();
         };
         assert!(names_in(&folder).is_empty());
-        // In the form that nv-procfs.c of the open kernel modules writes.
+        // Text in the form that nv-procfs.c of the open kernel modules writes.
         let text = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 112\nGPU UUID: \t GPU-2d0c\nBus Location: \t 0000:0a:00.0\nDevice Minor: \t 3\n";
         gpu("0000:0a:00.0", text);
         let text = "GPU UUID: \t GPU-????\nModel: \t\t Unknown\nDevice Minor: \t 0\n";

@@ -1,4 +1,4 @@
-//! Decodes the entries that a look at a process has read, and finds the semaphores in them.
+//! Decoder for the entries that a look at a process has read, and for the semaphores in them.
 
 use std::collections::BTreeSet;
 
@@ -17,19 +17,19 @@ use crate::procfs::mem::ReadMemory;
 /// The most semaphores whose values are read, which bounds the time of a look.
 const MOST_SEMAPHORES: usize = 65_536;
 
-/// A channel of a look, to be decoded.
+/// A channel of a look that is to be decoded.
 pub struct UndecodedChannel<'a> {
-    /// Its record.
+    /// Record of the channel.
     pub channel: &'a Channel,
-    /// GP_GET when its ring was read.
+    /// GP_GET at the time the ring was read.
     pub get: u32,
-    /// GP_PUT when its ring was read.
+    /// GP_PUT at the time the ring was read.
     pub put: u32,
-    /// Entries of its ring.
+    /// Number of entries of the ring.
     pub entries: u32,
-    /// The ring's first entries, where they are not among the newest.
+    /// First entries of the ring, if they are not among the newest.
     pub first: &'a [Submission],
-    /// Its newest entries.
+    /// Newest entries of the ring.
     pub newest: &'a [Submission],
 }
 
@@ -46,7 +46,7 @@ impl<'a> From<&'a ChannelSnapshot> for UndecodedChannel<'a> {
     }
 }
 
-/// Makes a decoder that decodes operations alone.
+/// Makes a decoder that decodes operations only.
 #[must_use]
 pub fn decoder(chip: Option<&'static Chip>) -> Decoder {
     Decoder::new(DecodeOptions {
@@ -60,7 +60,7 @@ pub fn decoder(chip: Option<&'static Chip>) -> Decoder {
     })
 }
 
-/// Address lookup that knows nothing but the mappings.
+/// Address lookup that knows only the mappings.
 pub struct ByMaps<'a>(scan::Places<'a>);
 
 impl<'a> ByMaps<'a> {
@@ -84,7 +84,7 @@ pub fn decoded(
     channels: &[UndecodedChannel<'_>],
     places: &dyn Places,
 ) -> Vec<ChannelState> {
-    // The beginnings of rings first: a class bound by one channel tells the chip of all of them.
+    // The beginnings of rings come first: a class bound by one channel shows the chip of all of them.
     for seen in channels {
         decoder.channel(seen.channel);
         decoder.engine(seen.channel.id, engine(seen));

@@ -1,4 +1,4 @@
-//! Files of the driver: each a device, proven by its device number. A name proves nothing, because anybody may call a file `nvidia0`.
+//! Recognition of the driver's device files by their device number. A name proves nothing, because anybody may call a file `nvidia0`.
 
 use std::{
     ffi::{CStr, CString},
@@ -11,16 +11,17 @@ use std::{
 
 use nvcap_decode::record::Device;
 
-/// The major number that nvidia.ko has always had.
+/// Major number of nvidia.ko, which has never changed.
 const NVIDIA: u32 = 195;
-/// Minor number of nvidiactl; those of GPUs lie below it and below nvidia-modeset's.
+/// Minor number of nvidiactl. Those of GPUs are below it and below nvidia-modeset's.
 const CONTROL: u32 = 255;
 const MODESET: u32 = 254;
 
-/// Environment variable that makes files of any kind count as the driver's by their names: the files of the tests' software GPU are no device files.
+/// Environment variable that makes files of any kind count as the driver's by their names. The files of the tests' software GPU are not
+/// device files.
 pub(crate) const BY_NAME: &str = "NVCAP_DEVICES_BY_NAME";
 
-/// Major numbers of the driver's character devices: (nvidia, nvidia-uvm), 0 where not loaded.
+/// Returns the major numbers of the driver's character devices (nvidia, nvidia-uvm); 0 for one that is not loaded.
 pub fn majors() -> (u32, u32) {
     let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
     majors_of(&devices)
@@ -40,8 +41,8 @@ fn majors_of(devices: &str) -> (u32, u32) {
     (nvidia, uvm)
 }
 
-/// Returns the driver's device that a character device with this number is; none where it is another's. `name`: the device that the file's name
-/// claims.
+/// Returns the driver's device for a character device with this number; `None` if it is another driver's. `name` is the device that the
+/// file's name claims.
 fn of_number(name: Device, number: u64, majors: (u32, u32)) -> Option<Device> {
     let (major, minor) = (libc::major(number), libc::minor(number));
     let nvidia = if majors.0 == 0 { NVIDIA } else { majors.0 };
@@ -49,8 +50,8 @@ fn of_number(name: Device, number: u64, majors: (u32, u32)) -> Option<Device> {
         CONTROL if major == nvidia => Some(Device::Control),
         MODESET if major == nvidia => None,
         gpu if major == nvidia => Some(Device::Gpu(gpu)),
-        // Its number is another on each machine. Where that is not known (a sandbox with no /proc/devices of its own)
-        // the name is believed: managed memory that is taken for other memory would be read, and moved by that.
+        // UVM's number differs between machines. If it is not known (a sandbox with no /proc/devices of its own), the name is believed:
+        // managed memory that was taken for other memory would be read, and thereby migrated.
         _ if name == Device::Uvm && (majors.1 == 0 || major == majors.1) => Some(name),
         _ => None,
     }
@@ -61,9 +62,9 @@ fn by_name() -> bool {
     *SET.get_or_init(|| std::env::var_os(BY_NAME).is_some())
 }
 
-/// Returns the driver's device that a file is; none where it is another's. `name`: the device that the file's name claims. The file is looked at by
-/// the first of the paths `files` that leads to it: to the file with this `inode`, where the inode is known. Where no path leads to the file, its
-/// name is believed.
+/// Returns the driver's device that a file is; `None` if it is another's. `name` is the device that the file's name claims. The file is
+/// examined by the first of the paths `files` that leads to it: to the file with this `inode`, if the inode is known. If no path leads to
+/// the file, its name is believed.
 pub(crate) fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
     checked_as(name, files, inode, by_name(), majors)
 }
@@ -133,7 +134,7 @@ fn about(folder: RawFd, file: &CStr) -> Option<About> {
     })
 }
 
-/// The driver's major numbers. They stay the same while the driver is loaded.
+/// Returns the driver's major numbers. They stay the same while the driver is loaded.
 fn known_majors() -> (u32, u32) {
     static KNOWN: OnceLock<(u32, u32)> = OnceLock::new();
     KNOWN.get().copied().unwrap_or_else(|| {
@@ -145,8 +146,8 @@ fn known_majors() -> (u32, u32) {
     })
 }
 
-/// Returns the driver's device that a file is, whatever the file's name: a device file may be mounted under any name. None where the file is no
-/// device of the driver's, or may not be looked at.
+/// Returns the driver's device that a file is, independent of its name, because a device file may be mounted under any name. `None` if the
+/// file is no device of the driver's, or may not be examined.
 pub(crate) fn of_file(file: &Path) -> Option<Device> {
     let about = about_path(file).filter(|about| about.is_device())?;
     let majors = known_majors();
@@ -156,7 +157,7 @@ pub(crate) fn of_file(file: &Path) -> Option<Device> {
     of_number(Device::Control, about.number, majors)
 }
 
-/// Device number of the kernel's own file system of shared memory, which holds no device files.
+/// Returns the device number of the kernel's own file system of shared memory, which holds no device files.
 pub(crate) fn shared_memory() -> Option<(u32, u32)> {
     static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     *NUMBER.get_or_init(|| {
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(uvm(240, 0), Some(Device::Uvm), "not to be told");
         assert_eq!(of(235, 0), None);
         assert_eq!(of(1, 3), None);
-        // Where /proc/devices does not say.
+        // /proc/devices does not give the numbers.
         assert_eq!(
             of_number(gpu, libc::makedev(195, 0), (0, 0)),
             Some(Device::Gpu(0))
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(of_number(gpu, libc::makedev(0, 0), (0, 0)), None);
     }
 
-    /// Tests a device as root, who may make one; nothing opens it.
+    /// Test of a device made by root, who may make one; nothing opens it.
     #[test]
     #[ignore = "needs root, who may make a device: cargo xtask test runs it as root"]
     fn a_device_with_the_driver_s_number_is_one_whatever_its_name_says() {

@@ -1,5 +1,5 @@
-//! A made-up process: mappings with bytes, laid out as CUDA or a graphics client lays them out. Every read is counted;
-//! a read of a doorbell page is a panic.
+//! A made-up process: mappings with bytes, laid out as CUDA or a graphics client does. Every read is counted; a read of a doorbell page
+//! panics.
 
 use std::cell::Cell;
 use std::io;
@@ -15,7 +15,7 @@ pub(super) struct Ring {
     pub ring: u64,
     pub entries: u32,
     pub userd: u64,
-    /// Offset of the GPU's address of a pushbuffer from the process's address.
+    /// Offset from the process's address of a pushbuffer to its GPU address.
     pub gpu_va: u64,
 }
 
@@ -72,7 +72,7 @@ impl FakeMemory {
         }
     }
 
-    /// Makes the memory of a CUDA 13.0 process on an H200, pushbuffers shortened.
+    /// Makes the memory of a CUDA 13.0 process on an H200, with shortened pushbuffers.
     pub(super) fn cuda() -> Self {
         Self::with(&[
             (0x7fbc_28cc_4000, 0x10000, "w", "/dev/nvidia0"),
@@ -83,7 +83,7 @@ impl FakeMemory {
         ])
     }
 
-    /// Makes the memory of a Vulkan program: a doorbell page that may be read, USERDs in a row, rings in system memory.
+    /// Makes the memory of a Vulkan program: a readable doorbell page, USERDs in a row, rings in system memory.
     pub(super) fn graphics() -> Self {
         Self::with(&[
             (0x7f00_0000_0000, 0x10000, "rw", "/dev/nvidia0"),
@@ -112,13 +112,13 @@ impl FakeMemory {
         RINGS
     }
 
-    /// The `n`-th read from now on and all later ones fail, as when the process ends.
+    /// Makes the `n`-th read from now on and all later ones fail, as when the process ends.
     pub(super) fn fail_after(&mut self, n: u64) {
         self.fails_after = n;
         self.reads.set(0);
     }
 
-    /// After `n` more reads, `len` bytes from `start` on are not mapped any more.
+    /// Unmaps `len` bytes from `start` on, after `n` more reads.
     pub(super) fn unmap_after(&self, n: u64, start: u64, len: u64) {
         self.gone.set(Some((self.reads.get() + n, start, len)));
     }
@@ -143,7 +143,7 @@ impl FakeMemory {
         self.put_bytes(at, &word.to_le_bytes());
     }
 
-    /// Submits one entry with these pushbuffer words, and moves GP_PUT on; GP_GET stays `lag` behind.
+    /// Submits one entry with these pushbuffer words, and advances GP_PUT; GP_GET stays `lag` behind.
     pub(super) fn submit(&mut self, ring: Ring, position: u64, words: &[u32], lag: u64) {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         if self.filled + bytes.len() as u64 > 0x20_0000 {

@@ -5,7 +5,7 @@ use nvcap_decode::record::Submission;
 use nvcap_decode::wire::engine::{EngineEvidence, Feeds};
 use nvcap_decode::wire::stream::{Item, Stream};
 
-/// The engine of a channel: by the classes it binds, otherwise by the subchannels it uses.
+/// Returns the engine of a channel: by the classes that it binds, else by the subchannels that it uses.
 pub fn engine<'a>(submissions: impl Iterator<Item = &'a Submission>) -> Engine {
     let mut evidence = EngineEvidence::default();
     for s in submissions {

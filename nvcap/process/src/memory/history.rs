@@ -1,9 +1,9 @@
 //! A ring read backwards in time: its newest entries with their pushbuffer bytes, and counts of the entries that cannot be
 //! believed.
 //!
-//! The process may use the memory again while it is read. So GP_PUT is read again during the reading, and entries whose slots
-//! the process may have written since are given up. A pushbuffer range that a newer entry points to again holds the newer
-//! bytes, so the older entry's bytes are given up, too. Both losses are counted, and the bytes are not shown as submitted.
+//! The process may reuse the memory while it is read. GP_PUT is therefore read again during the reading, and entries whose slots the
+//! process may have rewritten since are given up. If a newer entry points to the same pushbuffer range as an older one, the range holds the
+//! newer bytes, so the older entry's bytes are given up, too. Both losses are counted, and the bytes are not shown as submitted.
 
 use std::{
     collections::BTreeMap,
@@ -21,20 +21,20 @@ use crate::procfs::mem::ReadMemory;
 use nvcap_decode::record::{How, Segment, Submission};
 use nvcap_decode::wire::{GpuVa, entry};
 
-/// The most pushbuffer bytes of one channel that are read: a ring of garbage could name gigabytes.
+/// The most pushbuffer bytes of one channel that are read. A ring of garbage could name gigabytes.
 const MOST_BYTES: u64 = 256 << 20;
 /// Shortest time between two entries that a process submits, ns: a store to video memory and a doorbell take longer.
 const FASTEST_NS: u64 = 300;
-/// Bytes behind the newest entry's bytes that the process may be writing for the next entry: the size of a few launches.
+/// Number of bytes behind the newest entry's bytes that the process may be writing for the next entry: the size of a few launches.
 const BEING_WRITTEN: u32 = 16 << 10;
-/// Pushbuffer bytes that are read at once where the bytes of several entries are adjacent: the cost of a read is by the page
+/// The most pushbuffer bytes that are read at once if the bytes of several entries are adjacent. The cost of a read depends on the pages
 /// that it touches.
 const RUN: u64 = 256 << 10;
 /// Number of entries whose bytes are read one by one before GP_PUT is read again.
 const BETWEEN: usize = 16;
-/// Ring entries read at once.
+/// Number of ring entries that are read at once.
 const PIECE: u32 = 128;
-/// Entries at a ring's beginning that are looked at for the classes.
+/// Number of entries at a ring's beginning that are examined for classes.
 const FIRST: usize = 3;
 
 /// Reads a channel's newest entries into its snapshot.
@@ -52,14 +52,14 @@ pub(super) fn read_ring(
     }
     (seen.get, seen.put) = (get, put);
     let pending = (put + entries - get) % entries;
-    // One slot of a ring is never used; and the entry before GP_GET may be what the GPU is at.
+    // One slot of a ring is never used, and the GPU may still be at the entry before GP_GET.
     let want = last
         .max((pending + 1).saturating_add(before))
         .min(entries - 1);
     let around = want.saturating_sub(put);
     let (raw, overwritten) = read_entries(memory, &seen.found, put, want)?;
     seen.overwritten = overwritten;
-    // Slots that were never used are zero: the oldest ones, and all of them.
+    // Slots that were never used are zero: the oldest ones, or all of them.
     let first = overwritten as usize;
     let unused = raw
         .get(first..)
@@ -68,7 +68,7 @@ pub(super) fn read_ring(
         .take_while(|e| **e == 0)
         .count();
     let begin = first + unused;
-    // Has the ring gone round, positions count from the lap before.
+    // If the ring has wrapped, positions count from the previous lap.
     let lap = if (begin as u32) < around {
         u64::from(entries)
     } else {
@@ -84,7 +84,7 @@ pub(super) fn read_ring(
     };
     let (all, until) = submissions(&mut bytes, seen, newest, end - count as u64);
     seen.submissions = all;
-    // Further back than was asked for, if its beginning is still there.
+    // Further back than was asked for, if the ring's beginning is still there.
     if around == 0 && u64::from(put) > count as u64 {
         let mut raw = [0; 8 * FIRST];
         let n = FIRST.min(put as usize - count);
@@ -104,8 +104,7 @@ pub(super) fn read_ring(
     Ok(())
 }
 
-/// Returns how many of a channel's newest `last` entries lie in memory that newer entries use by now. Reads none of their
-/// bytes.
+/// Returns the number of a channel's newest `last` entries whose memory is now used by newer entries. It reads none of their bytes.
 pub(super) fn used_again(
     memory: &impl ReadMemory,
     found: &FoundRing,
@@ -120,8 +119,7 @@ pub(super) fn used_again(
     Ok(overwritten + again.count() as u32)
 }
 
-/// Returns the entries from `put` on: they were submitted while pushbuffers were read, and their pushbuffers may lie where
-/// older ones did.
+/// Returns the entries from `put` on. They were submitted while pushbuffers were read, and may use the memory of older ones.
 fn submitted_since(memory: &impl ReadMemory, found: &FoundRing, put: u32) -> Vec<u64> {
     let entries = found.entries.max(1);
     let Ok((_, now)) = scan::get_put(memory, found.userd) else {
@@ -151,7 +149,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The `want` entries before `put`, oldest first, and the number of the oldest entries that may have been written over during
+/// Reads the `want` entries before `put`, oldest first. Also returns the number of the oldest entries that may have been overwritten during
 /// the reading.
 fn read_entries(
     memory: &impl ReadMemory,
@@ -161,10 +159,10 @@ fn read_entries(
 ) -> io::Result<(Vec<u64>, u32)> {
     let entries = found.entries.max(1);
     let mut raw = vec![0; want as usize * 8];
-    // What the process has written since went where the oldest entries were; one slot of a ring is always free.
+    // Entries that the process has written since replaced the oldest ones; one slot of a ring is always free.
     let (mut overwritten, mut written, mut last) = (0, 0_u32, put);
-    // Oldest first, for these are written over first; a piece at a time, for a read of GPU memory takes long, and
-    // after each piece it is asked how far the process has come.
+    // The oldest entries are read first, because they are overwritten first. They are read in pieces, because a read of GPU memory takes
+    // long, and after each piece GP_PUT is read again.
     let mut at = 0;
     while at < want {
         let begin = now();
@@ -177,12 +175,12 @@ fn read_entries(
         at += run;
         let (_, later) = scan::get_put(memory, found.userd)?;
         let moved = (later % entries + entries - last) % entries;
-        // Positions are known modulo the ring: in a pause this long it may have gone round.
+        // Positions are known modulo the ring. In so long a pause, the ring may have wrapped.
         let slow = now() - begin > Duration::from_nanos(FASTEST_NS) * entries;
         written += if moved != 0 && slow { entries } else { moved };
         last = later % entries;
         let lost = (want + written).saturating_sub(entries - 1);
-        // What was read before that was whole when it was read.
+        // Entries that were read before that were intact when they were read.
         if lost > at - run {
             overwritten = overwritten.max(lost.min(at));
         }
@@ -190,7 +188,7 @@ fn read_entries(
     Ok((entry::iter(&raw).collect(), overwritten))
 }
 
-/// Entries from `position` on, each as a submission, and GP_PUT after the bytes of each were read.
+/// Returns the entries from `position` on, each as a submission, and GP_PUT after the bytes of each were read.
 fn submissions(
     from: &mut Bytes<'_, impl ReadMemory>,
     seen: &mut ChannelSnapshot,
@@ -253,7 +251,8 @@ struct Run {
 }
 
 impl Run {
-    /// Reads from the first of `entries` on, as far as their bytes are adjacent. Empty where they are not, or cannot be read.
+    /// Reads the bytes of the first of `entries` and of those that follow, as far as they are adjacent. Empty if they are not, or cannot be
+    /// read.
     fn read(memory: &impl ReadMemory, places: &Places<'_>, entries: &[u64], base: u64) -> Self {
         let mut run: Option<(u64, u64)> = None;
         for raw in entries {
@@ -300,7 +299,7 @@ struct Bytes<'a, M> {
 }
 
 impl<M: ReadMemory> Bytes<'_, M> {
-    /// An entry and the bytes it points to. `run`: bytes that were read before.
+    /// Returns an entry and the bytes to which it points. `run` has bytes that were read before.
     fn segment(
         &mut self,
         entry: u64,
@@ -314,7 +313,7 @@ impl<M: ReadMemory> Bytes<'_, M> {
                 ..Segment::default()
             };
         };
-        // Without bytes the decoder is told by the entry how many there would be.
+        // Without bytes, the entry still tells the decoder how many there would be.
         if !self.places.holds(address, u64::from(len)) {
             seen.elsewhere += 1;
             return Segment {
@@ -343,7 +342,7 @@ impl<M: ReadMemory> Bytes<'_, M> {
     }
 }
 
-/// Ranges of memory, disjoint: start to end.
+/// Disjoint ranges of memory, from start to end.
 #[derive(Default)]
 struct Taken(BTreeMap<u64, u64>);
 
@@ -353,7 +352,7 @@ impl Taken {
         before.is_some_and(|(_, end)| *end > address)
     }
 
-    /// Adds a range; true if a part of it was taken before.
+    /// Adds a range. Returns true if a part of it was taken before.
     fn take(&mut self, address: u64, len: u32) -> bool {
         let (mut start, mut end) = (address, address + u64::from(len));
         let mut over = false;
@@ -369,8 +368,7 @@ impl Taken {
     }
 }
 
-/// Returns the address and length of the range that an entry points to, without the bits of the extended base; `None` for a
-/// control entry.
+/// Returns the address and length of the range to which an entry points, without the bits of the extended base; `None` for a control entry.
 pub(super) fn range_of(raw: u64) -> Option<(u64, u32)> {
     entry::segment_of(raw, 0).map(|(address, len)| (address.0, len))
 }
@@ -383,12 +381,12 @@ fn give_up(segment: &mut Segment, recycled: &mut u32) {
     }
 }
 
-/// Gives up the bytes of entries whose range a newer entry points to again: only the newer entry's bytes are known to be the
-/// submitted ones. `since`: entries that came while bytes were read. `until`: for each submission, the number of these entries
+/// Gives up the bytes of entries whose range a newer entry points to as well, because only the newer entry's bytes are known to be the
+/// submitted ones. `since` are the entries that came while bytes were read. `until` has, for each submission, the number of these entries
 /// that had come when its bytes had been read.
 fn give_up_recycled(seen: &mut ChannelSnapshot, since: &[u64], until: &[usize]) {
     let mut recycled = 0;
-    // Oldest first: what came meanwhile grows.
+    // Oldest first: the set of entries that came meanwhile grows.
     let (mut meanwhile, mut came) = (Taken::default(), 0);
     for (n, submission) in seen.submissions.iter_mut().enumerate() {
         let now = until
@@ -402,7 +400,7 @@ fn give_up_recycled(seen: &mut ChannelSnapshot, since: &[u64], until: &[usize]) 
             }
         }
         came = came.max(now);
-        // What the process was writing then, right behind the newest.
+        // The range that the process was writing then, right behind the newest entry.
         let newest = came.checked_sub(1).and_then(|n| since.get(n)).copied();
         let writing = newest.and_then(range_of).map(|(a, len)| a + u64::from(len));
         for segment in &mut submission.segments {
@@ -417,7 +415,7 @@ fn give_up_recycled(seen: &mut ChannelSnapshot, since: &[u64], until: &[usize]) 
             }
         }
     }
-    // Newest first: what later entries took.
+    // Newest first: the ranges that later entries use.
     let mut taken = Taken::default();
     for raw in since {
         if let Some((address, len)) = range_of(*raw) {
@@ -446,7 +444,7 @@ fn give_up_recycled(seen: &mut ChannelSnapshot, since: &[u64], until: &[usize]) 
     seen.recycled += recycled;
 }
 
-/// Reads entries that have GPU addresses only, where the matching addresses in the process can be found.
+/// Reads entries that have GPU addresses only, as far as the matching addresses in the process can be found.
 pub(super) fn resolve(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -454,7 +452,7 @@ pub(super) fn resolve(
 ) -> Vec<Window> {
     let mut windows: Vec<Window> = Vec::new();
     for seen in channels.iter_mut().filter(|s| s.elsewhere > 0) {
-        // A pushbuffer may lie in several pieces of memory: one at a time, newest first.
+        // A pushbuffer may be in several pieces of memory, which are found one at a time, newest first.
         for _ in 0..4 {
             let left: Vec<(u64, u32)> = seen
                 .submissions

@@ -1,4 +1,4 @@
-//! `/proc/PID/maps`: the device files of the driver that a process has mapped, with their addresses.
+//! Mappings in `/proc/PID/maps`: the device files of the driver that a process has mapped, with their addresses.
 
 use std::{collections::HashMap, fs, io, path::Path};
 
@@ -16,7 +16,7 @@ const DOORBELL_PAGE: u64 = 0x10000;
 pub struct Area {
     /// First address.
     pub start: u64,
-    /// Address behind the last.
+    /// Address after the last byte.
     pub end: u64,
     /// True if the memory may be read; false also where another program serves the file.
     pub read: bool,
@@ -24,18 +24,18 @@ pub struct Area {
     pub served: bool,
     /// True if the memory may be written.
     pub write: bool,
-    /// True if the memory may be executed.
+    /// True if the memory is executable.
     pub execute: bool,
     /// True for a shared mapping (MAP_SHARED).
     pub shared: bool,
     /// File name as the kernel shows it, empty for anonymous memory.
     pub path: String,
-    /// The driver's device whose file is mapped here, if it is one.
+    /// Driver's device whose file is mapped here, if it is one.
     pub device: Option<Device>,
 }
 
 impl Area {
-    /// Makes the area of a line; its device is the one that the name claims.
+    /// Makes the area of a line. Its device is the one that the name claims.
     fn of(line: &Line<'_>) -> Self {
         Self {
             start: line.start,
@@ -67,12 +67,13 @@ impl Area {
         }
     }
 
-    /// The driver's device file that is mapped here, if it is one.
+    /// Returns the driver's device file that is mapped here, if it is one.
     pub fn device(&self) -> Option<Device> {
         self.device
     }
 
-    /// True for private memory of the program's own that may be read and written: its heap, and memory that it maps without a file, huge pages too.
+    /// Tells whether the area is private readable and writable memory of the program's own: its heap, or memory that it maps without a
+    /// file, including huge pages.
     pub fn is_own_memory(&self) -> bool {
         let is_own = |path: &str| {
             path.is_empty()
@@ -83,7 +84,7 @@ impl Area {
         self.read && self.write && !self.shared && self.device().is_none() && is_own(&self.path)
     }
 
-    /// The GPU whose device file is mapped here, by its minor number.
+    /// Returns the GPU whose device file is mapped here, by its minor number.
     pub fn gpu(&self) -> Option<u32> {
         match self.device()? {
             Device::Gpu(minor) => Some(minor),
@@ -91,7 +92,8 @@ impl Area {
         }
     }
 
-    /// True for an area with the shape of a doorbell page: 64 KiB of a GPU's device file, of CUDA (write only) or of a graphics client.
+    /// Tells whether the area has the shape of a doorbell page: 64 KiB of a GPU's device file, of CUDA (write only) or of a graphics
+    /// client.
     pub fn is_doorbell_shape(&self) -> bool {
         self.end - self.start == DOORBELL_PAGE
             && self.shared
@@ -126,12 +128,12 @@ impl Area {
         }
     }
 
-    /// True for memory of a GPU's device file that the process may write: a process needs such memory to submit.
+    /// Tells whether the area is writable memory of a GPU's device file, which a process needs to submit.
     pub fn may_submit(&self) -> bool {
         self.shared && self.write && matches!(self.device(), Some(Device::Gpu(_)))
     }
 
-    /// True for memory without a file that has a name, and that several processes could share: libcuda takes pinned memory from it.
+    /// Tells whether the area is memory without a named file that several processes could share. libcuda takes pinned memory from it.
     pub fn is_shared_memory(&self) -> bool {
         self.shared
             && self.read
@@ -140,7 +142,8 @@ impl Area {
             && self.path == "/dev/zero (deleted)"
     }
 
-    /// True for addresses that are reserved in whole large pages, as libcuda reserves them for the device's memory. A heap's addresses are not.
+    /// Tells whether the addresses are reserved in whole large pages, as libcuda reserves them for the device's memory. A heap's addresses
+    /// are not.
     pub fn is_reserved(&self) -> bool {
         let is_page = |at: u64| at.is_multiple_of(2 << 20);
         !(self.read || self.write || self.execute || self.shared)
@@ -150,8 +153,8 @@ impl Area {
             && is_page(self.end)
     }
 
-    /// Kind of the memory that a GPU finds at these addresses, where the GPU uses the process's addresses, as with CUDA; none where the kind is not
-    /// known.
+    /// Returns the kind of memory that a GPU finds at these addresses, if the GPU uses the process's addresses, as with CUDA; `None` if the
+    /// kind is not known.
     pub fn place(&self) -> Option<Place> {
         match self.device() {
             Some(Device::Gpu(_)) => Some(Place::Device),
@@ -159,7 +162,7 @@ impl Area {
             // Managed memory migrates.
             Some(_) => None,
             None if self.read || self.write => Some(Place::Host),
-            // Reserved addresses: libcuda maps the device's memory there for the GPU alone.
+            // These addresses are reserved: libcuda maps the device's memory there for the GPU only.
             None => Some(Place::Device),
         }
     }
@@ -170,7 +173,7 @@ impl Area {
         Some(self.record_as(at, self.device_or_memory()?))
     }
 
-    /// The driver's device; or the mark of memory from which pinned memory is taken, or of reserved addresses.
+    /// Returns the driver's device, or the mark of memory from which pinned memory is taken, or of reserved addresses.
     pub fn device_or_memory(&self) -> Option<Device> {
         match self.device() {
             None if self.is_shared_memory() => Some(Device::MEMORY),
@@ -199,7 +202,7 @@ impl Area {
     }
 }
 
-/// The driver's device behind a path such as `/dev/nvidia0`; inside a container the prefix may differ.
+/// Returns the driver's device for a path such as `/dev/nvidia0`. In a container the prefix may differ.
 pub fn device_of_path(path: &str) -> Option<Device> {
     let name = path.trim_end_matches(" (deleted)").rsplit('/').next()?;
     if !path.contains("/dev/") && !path.starts_with("/nvidia") {
@@ -212,7 +215,7 @@ pub fn device_of_path(path: &str) -> Option<Device> {
     }
 }
 
-/// The driver's device that an open file is, by its link `/proc/PID/fd/N`.
+/// Returns the driver's device that an open file is, by its link `/proc/PID/fd/N`.
 pub fn device_of_open(link: &Path) -> Option<Device> {
     devices::of_file(link).or_else(|| {
         let target = fs::read_link(link).ok()?;
@@ -221,22 +224,22 @@ pub fn device_of_open(link: &Path) -> Option<Device> {
     })
 }
 
-/// The mappings of a process.
+/// Returns the mappings of a process.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps`: no such process, or not the right to read it.
+/// The errors of reading `/proc/PID/maps`: no such process, or not the right to read it.
 pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
     areas_in_pieces(pid, &mut || ())
 }
 
-/// Tells whether a process has a file of the driver open or mapped; `areas` are its mappings.
+/// Tells whether a process has a file of the driver open or mapped. `areas` are its mappings.
 pub fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
     if areas.iter().any(|a| a.device().is_some()) {
         return true;
     }
     match procfs::open_files(pid) {
         Ok(files) => files.flatten().any(|f| device_of_open(&f.path()).is_some()),
-        // What may not be seen may be there; only what has no memory at all has no files that matter.
+        // Files that may not be seen may be the driver's. Only a process without any memory has none that matter.
         Err(_) => !areas.is_empty(),
     }
 }
@@ -262,19 +265,19 @@ pub fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result<Vec<Ar
             ..Area::of(&line)
         }));
     })?;
-    // As the kernel gives them, but where they changed between two pieces.
+    // The kernel gives them in this order, except where they changed between two pieces.
     all.sort_by_key(|a| a.start);
     unreadable.sort_by_key(|r| r.start);
     procfs::served::keep(pid, unreadable);
     Ok(all)
 }
 
-/// Tells whether these areas, which ascend, contain the same area. The search is by address, because a process may have 65,530 areas.
+/// Tells whether these areas, in ascending order, contain the same area. The search is by address, because a process may have 65,530 areas.
 pub fn has(areas: &[Area], area: &Area) -> bool {
     at(areas, area.start).is_some_and(|a| a == area)
 }
 
-/// The area that contains an address. `areas` ascend.
+/// Returns the area that contains an address. `areas` are in ascending order.
 pub fn at(areas: &[Area], address: u64) -> Option<&Area> {
     let behind = areas.partition_point(|a| a.start <= address);
     areas[..behind].last().filter(|a| address < a.end)
@@ -283,7 +286,7 @@ pub fn at(areas: &[Area], address: u64) -> Option<&Area> {
 /// A mapped file: its file system's number, its inode, and its device by its name.
 type FileKey = (Option<(u32, u32)>, u64, Option<Device>);
 
-/// The files of a process that may be the driver's. Each is looked at once.
+/// Files of a process that may be the driver's. Each is examined once.
 struct Files {
     pid: u32,
     served: Served,
@@ -299,7 +302,7 @@ impl Files {
         }
     }
 
-    /// The area of a line; none where its memory must not be read and its file must not be looked at.
+    /// Returns the area of a line; `None` if its memory must not be read and its file must not be examined.
     fn of_line(&mut self, line: &Line<'_>) -> Option<Area> {
         let unreadable = self.served.has(line.device);
         (!unreadable).then(|| self.check(Area::of(line), line))
@@ -307,7 +310,7 @@ impl Files {
 
     fn check(&mut self, mut area: Area, line: &Line<'_>) -> Area {
         let inode = line.inode;
-        // A device file may be mounted under any name; the memory that processes share, pinned memory too, is none.
+        // A device file may be mounted under any name. The memory that processes share, including pinned memory, is none.
         let shared = area.shared && inode != 0 && area.path.starts_with('/');
         let may_be =
             || shared && devices::shared_memory().is_none_or(|own| line.number() != Some(own));
@@ -323,7 +326,8 @@ impl Files {
             let Some(name) = name else {
                 return devices::of_file(Path::new(&mapped));
             };
-            // The kernel leads root to it; others look at its path in the process's own file system, which may lead anywhere.
+            // For root, the kernel leads to the file itself. For other users, its path in the process's own file system is used, which may
+            // lead anywhere.
             let path = format!("/proc/{}/root{}", self.pid, area.path);
             let ways = [Path::new(&mapped), Path::new(&path)];
             devices::checked(name, &ways, Some(inode))
@@ -371,7 +375,7 @@ mod tests {
         assert_eq!(a.device(), Some(Device::Gpu(0)));
     }
 
-    /// A doorbell page of which half was made unreadable, beside another mapping with the same rights.
+    /// Test of a doorbell page of which half was made unreadable, beside another mapping with the same rights.
     #[test]
     fn parts_of_a_mapping_follow_each_other() {
         let of =
@@ -419,7 +423,7 @@ mod tests {
         let text = std::fs::read_to_string("/proc/self/maps").unwrap();
         assert!(pieces > 0 && areas.len() > 10);
         assert!(areas.iter().all(|a| a.start < a.end));
-        // The heap and the stacks may have changed between the two; files have not.
+        // The heap and the stacks may have changed between the two reads, but files have not.
         let file = |a: &&Area| a.path.starts_with('/');
         let (mut whole, mut files) = (Vec::new(), Files::of(me));
         procfs::maps::lines(text.as_bytes(), &mut |line| {
@@ -431,7 +435,7 @@ mod tests {
         );
     }
 
-    /// A mapping of a FUSE file is neither read nor looked at, whatever its name.
+    /// Test that a mapping of a FUSE file is neither read nor examined, whatever its name.
     #[test]
     fn files_that_a_program_answers_for() {
         let text = "200600000-200800000 rw-s 00000000 00:2d 512 /dev/nvidia0";
@@ -459,7 +463,7 @@ mod tests {
         assert!(!own("7f00-7f10 rw-p 0 00:05 1 /dev/nvidiactl"));
     }
 
-    /// Lines of a CUDA program's mappings on an H200 (driver 580).
+    /// Test of lines of a CUDA program's mappings on an H200 (driver 580).
     #[test]
     fn what_a_gpu_finds_at_addresses_of_the_process() {
         for (line, memory, place) in [
@@ -520,7 +524,7 @@ mod tests {
         }
     }
 
-    /// Addresses that are reserved by a thread's heap or a guard page are not a GPU's.
+    /// Test that addresses reserved by a thread's heap or a guard page are not a GPU's.
     #[test]
     fn not_all_that_is_kept_free_is_the_gpus() {
         for line in [

@@ -1,8 +1,8 @@
-//! Reading a process from outside: its mappings, its memory, its rings. Uses no BPF, and does not stop the process.
+//! Reading of a process from outside: its mappings, its memory, its rings. It uses no BPF, and does not stop the process.
 //!
 //! - [`maps`], [`devices`], `places`: the process's mappings, and the driver's among them.
 //! - [`scan`]: finding its rings; [`ring`]: reading their entries and bytes.
-//! - [`snapshot`], [`captured`], `channel_snapshot`, `history`: one look at all its channels, as far back as their rings go.
+//! - [`snapshot`], [`captured`], `channel_snapshot`, `history`: one look at all its channels, as far back as their rings reach.
 //! - [`decoded`]: the entries of such a look, decoded, and the semaphores in them.
 //! - [`feeds`]: the engine that a channel feeds, found from the entries of its ring.
 //! - [`probe`]: one look at its mappings, channels and positions.

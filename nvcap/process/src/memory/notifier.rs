@@ -1,11 +1,10 @@
 //! Work-submit tokens and channel errors from the error notifiers, which the resource manager writes into memory of
 //! the process.
 //!
-//! A channel's error notifier is an array of 16-byte notifications (time, info32, info16, status): number 0 is the
-//! error, number 1 the work-submit token (`NV_CHANNELGPFIFO_NOTIFICATION_TYPE_ERROR`, `..._WORK_SUBMIT_TOKEN`). CUDA
-//! gives each channel a page of its own, mapped through nvidiactl, in the order in which it makes the channels. The
-//! process's memory does not tell which page belongs to which channel. The order is assumed to tell it, and the
-//! assumption is given up where the token's runlist contradicts the channel's stream.
+//! A channel's error notifier is an array of 16-byte notifications (time, info32, info16, status): number 0 is the error, number 1 the
+//! work-submit token (`NV_CHANNELGPFIFO_NOTIFICATION_TYPE_ERROR`, `..._WORK_SUBMIT_TOKEN`). CUDA gives each channel a page of its own,
+//! mapped through nvidiactl, in the order in which it makes the channels. The process's memory does not tell which page belongs to which
+//! channel. The order is assumed to tell it, and the assumption is dropped if the token's runlist contradicts the channel's stream.
 
 use super::maps::Area;
 use crate::procfs::mem::ReadMemory;
@@ -14,7 +13,7 @@ use nvcap_decode::record::{Device, Notification};
 use nvcap_decode::wire::words::u32_at;
 
 const PAGE: u64 = 0x1000;
-/// Bits a token has: channel id in 11:0, runlist in 22:16.
+/// Mask of the bits that a token has: channel id in 11:0, runlist in 22:16.
 const TOKEN: u32 = 0x007f_0fff;
 
 /// One channel's notifier.
@@ -24,28 +23,29 @@ pub struct Notifier {
     pub address: u64,
     /// Work-submit token.
     pub token: u32,
-    /// The error's code (`ROBUST_CHANNEL_...`, the number of the Xid message), where the channel has one.
+    /// Code of the error (`ROBUST_CHANNEL_...`, the number of the Xid message), if the channel has one.
     pub error: Option<u32>,
-    /// The notification of the error.
+    /// Notification of the error.
     pub notification: Notification,
 }
 
 impl Notifier {
-    /// Returns the error that the channel caused. The driver writes its removal, at the end of its context, in the same place: that is none.
+    /// Returns the error that the channel caused. The driver also writes the removal of the channel, at the end of its context, at this
+    /// place; that is no fault.
     #[must_use]
     pub fn fault(&self) -> Option<u32> {
         self.error.filter(|code| *code != REMOVAL)
     }
 }
 
-/// All pages that hold a token, by address.
+/// Returns all pages that hold a token, by address.
 pub fn notifiers(memory: &impl ReadMemory, areas: &[Area]) -> Vec<Notifier> {
     { pages(areas).into_iter() }
         .filter_map(|at| read(memory, at))
         .collect()
 }
 
-/// Addresses of the pages that may hold a notifier, in order.
+/// Returns the addresses of the pages that may hold a notifier, in order.
 #[must_use]
 pub fn pages(areas: &[Area]) -> Vec<u64> {
     let is_one = |a: &&Area| {
@@ -56,7 +56,7 @@ pub fn pages(areas: &[Area]) -> Vec<u64> {
     all
 }
 
-/// Reads the notifier at an address; `None` where there is none, or it cannot be read.
+/// Reads the notifier at an address; `None` if there is none, or if it cannot be read.
 pub fn read(memory: &impl ReadMemory, address: u64) -> Option<Notifier> {
     let mut b = [0; 32];
     memory.read_bytes(address, &mut b).ok()?;
@@ -69,14 +69,14 @@ fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
     let last = |at: usize| u32_at(b, at + 12).unwrap_or(0);
     let status = |at: usize| last(at) >> 16;
     let token = info(16);
-    // A notification that was never written is zero; that of a token is marked as in progress (bit 15).
+    // A notification that was never written is zero. That of a token is marked as in progress (bit 15).
     if token == 0 || token & !TOKEN != 0 || status(16) & 0x8000 == 0 {
         return None;
     }
     Some(Notifier {
         address,
         token,
-        // 0xffff: an error; the code is in info32.
+        // 0xffff means an error, whose code is in info32.
         error: (status(0) == 0xffff).then(|| info(0)),
         notification: Notification {
             time: u64::from(u32_at(b, 0).unwrap_or(0)) | u64::from(u32_at(b, 4).unwrap_or(0)) << 32,
@@ -87,16 +87,15 @@ fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
     })
 }
 
-/// Pairs notifiers with channels. `slots`: the channels' numbers in the order in which they were made, each with
-/// whether it feeds the graphics engine (`None` where that is not known). Nothing is paired where the assumed order
-/// cannot be right.
+/// Pairs notifiers with channels. `slots` has the channels' numbers in the order in which they were made, each with whether it feeds the
+/// graphics engine (`None` if not known). Nothing is paired if the assumed order cannot be right.
 #[must_use]
 pub fn pair(notifiers: &[Notifier], slots: &[(usize, Option<bool>)]) -> Vec<Option<Notifier>> {
     let paired: Vec<Option<Notifier>> = slots
         .iter()
         .map(|(slot, _)| notifiers.get(*slot).copied())
         .collect();
-    // CUDA's channels on runlist 0 are those of the graphics engine, and no others.
+    // In CUDA, the channels on runlist 0 are exactly those of the graphics engine.
     let fits = |(n, slot): (&Option<Notifier>, &(usize, Option<bool>))| match (n, slot.1) {
         (Some(n), Some(graphics)) => (n.token >> 16 == 0) == graphics,
         (Some(_), None) => true,

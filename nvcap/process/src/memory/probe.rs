@@ -18,11 +18,11 @@ use nvcap_decode::record::{At, ChannelId, CpuVa, Life, Process, Record};
 /// Result of a probe of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Probe {
-    /// The process, its mappings, its channels.
+    /// Records of the process, its mappings and its channels.
     pub records: Vec<Record>,
     /// GP_GET and GP_PUT of each channel.
     pub positions: Vec<(ChannelId, u32, u32)>,
-    /// The engine of each channel, where the entries of its ring tell it.
+    /// Engine of each channel, if the entries of its ring show it.
     pub engines: Vec<(ChannelId, Engine)>,
     /// Number of slots behind the last used ring that are all zero: channels that were never used, or no
     /// channels.
@@ -32,7 +32,7 @@ pub struct Probe {
 /// Looks at a process. Channels are numbered from `first`.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
+/// The errors of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
 pub fn probe(pid: u32, first: u32) -> io::Result<Probe> {
     let memory = Memory::open(pid)?;
     let areas = maps::areas(pid)?;
@@ -50,7 +50,7 @@ pub fn probe(pid: u32, first: u32) -> io::Result<Probe> {
     let mapped = areas.iter().filter_map(|a| a.record(at));
     probe.records.extend(mapped.map(Record::Mapping));
     let mut found = scan::rings(&memory, &areas);
-    // Of slots that are all zero those before a used one are channels; of those behind nothing can be said.
+    // Slots that are all zero before a used slot are channels. Of those behind the last used slot nothing is known.
     let all = found.len();
     let area_of = |f: &scan::FoundRing| {
         let area = areas.iter().find(|a| a.start <= f.ring && f.ring < a.end);
@@ -66,7 +66,7 @@ pub fn probe(pid: u32, first: u32) -> io::Result<Probe> {
             .any(|(area, ring)| *area == area_of(f) && *ring >= f.ring)
     });
     probe.unused = all - found.len();
-    // As `nvcap dump` knows them.
+    // The tokens are found as for `nvcap dump`.
     let tokens = snapshot::tokens_found(&memory, &areas, scan::Effort::Usual);
     let tokens: BTreeMap<CpuVa, u32> = tokens.iter().map(|t| (t.ring, t.token)).collect();
     probe.engines = engines(&memory, &areas, at, &found, first);
@@ -82,8 +82,7 @@ pub fn probe(pid: u32, first: u32) -> io::Result<Probe> {
     Ok(probe)
 }
 
-/// Number of newest entries that are read to tell a channel's engine. Entries at the beginning of its ring are
-/// read besides.
+/// Number of newest entries that are read to find a channel's engine, besides the entries at the beginning of its ring.
 const LAST: u32 = 4;
 
 /// Returns the engines that used channels feed, in the terms of `nvcap dump`.
@@ -125,7 +124,7 @@ mod tests {
     #[test]
     fn an_engine_is_told_by_what_is_in_the_ring() {
         let mut memory = FakeMemory::cuda();
-        // Classes that are bound at the beginning of the ring, with many entries behind; a subchannel alone; nothing of an engine.
+        // Classes bound at the beginning of the ring, with many entries behind; then a subchannel only; then nothing that shows an engine.
         memory.submit(Ring::slot(0), 0, &[0x2001_2000, 0xcbc0], 0);
         for n in 1..40 {
             memory.submit(Ring::slot(0), n, &[0x2001_0017, n as u32], 0);

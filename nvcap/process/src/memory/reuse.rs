@@ -1,9 +1,9 @@
-//! Search for entries whose memory was written over before it was read. A client uses the memory of its pushbuffer again and
+//! Search for entries whose memory was overwritten before it was read, because a client reuses the memory of its pushbuffer again and
 //! again. Pure.
 
 use nvcap_decode::wire::entry;
 
-/// Range that an entry points to, from its start to its end; empty for a control entry.
+/// Returns the range to which an entry points, from start to end; empty for a control entry.
 pub fn range(entry: u64) -> (u64, u64) {
     entry::segment_of(entry, 0).map_or((0, 0), |(at, len)| (at.0, at.0 + u64::from(len)))
 }
@@ -14,10 +14,10 @@ pub fn overlaps(entry: u64, range: (u64, u64)) -> bool {
     start != end && start < range.1 && range.0 < end
 }
 
-/// Indices of entries whose memory was written again before it was read, or may have been. A later entry of the same reading
-/// points to the same memory, or an entry does that was committed after the reading began (`since`).
+/// Returns the indices of entries whose memory was, or may have been, rewritten before it was read. Either a later entry of the same
+/// reading points to the same memory, or an entry that was committed after the reading began (`since`) does.
 pub fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
-    // Almost always each begins where the one before ends, or behind it.
+    // Almost always, each entry begins where the previous one ends, or behind it.
     let mut last = 0;
     let ascending = entries
         .iter()
@@ -43,10 +43,10 @@ pub fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
     hit
 }
 
-/// Returns the number of entries at the beginning of a reading that are not to be trusted: all up to the last entry whose memory
-/// was written over before it was read. It was written over by a later entry of the reading, or by an entry that was committed
-/// after the reading began (`since`). `again`: the client may submit the same memory twice, as graphics clients do, so that a
-/// second entry for the same memory proves nothing.
+/// Returns the number of entries at the beginning of a reading that are not to be trusted: all up to the last entry whose memory was
+/// overwritten before it was read, by a later entry of the reading or by an entry that was committed after the reading began (`since`).
+/// `again` means that the client may submit the same memory twice, as graphics clients do, so a second entry for the same memory proves
+/// nothing.
 pub fn stale(entries: &[u64], since: &[u64], again: bool) -> usize {
     let is_other = |(i, entry): (usize, u64)| {
         let later = entries.iter().skip(i + 1).chain(since);
@@ -70,12 +70,12 @@ mod tests {
         let row = [at(0x1000, 4), at(0x1010, 4), 0, at(0x1020, 8)];
         assert_eq!(reused(&row, &[]), [0; 0]);
         assert_eq!(reused(&row, &[at(0x1040, 4)]), [0; 0]);
-        // A later one in the middle of an earlier one.
+        // A later entry in the middle of an earlier one.
         assert_eq!(
             reused(&[at(0x1000, 16), at(0x9000, 4), at(0x1010, 4)], &[]),
             [0]
         );
-        // One that was committed while the others were read.
+        // An entry that was committed while the others were read.
         assert_eq!(
             reused(
                 &[at(0x1000, 4), at(0x4000, 4), at(0x8000, 4)],
@@ -90,7 +90,7 @@ mod tests {
         let at = |address: u64, words: u64| words << 42 | address;
         let row = [at(0x1000, 4), at(0x1010, 4), at(0x1000, 4), at(0x1010, 6)];
         assert_eq!(stale(&row, &[], false), 2);
-        // The first was perhaps submitted again; the second cannot have been.
+        // The first may have been submitted again; the second cannot have been.
         assert_eq!(stale(&row, &[], true), 2);
         assert_eq!(stale(&row[..3], &[], true), 0);
         assert_eq!(stale(&row[..3], &[], false), 1);

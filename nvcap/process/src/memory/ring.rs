@@ -1,8 +1,8 @@
-//! Rings read from outside: their positions, their entries, and the pushbuffer bytes that the entries point to. Reads are few and large,
-//! because each costs about a microsecond beside its bytes, and the kernel copies page by page.
+//! Rings read from outside: their positions, their entries, and the pushbuffer bytes to which the entries point. Reads are few and large,
+//! because each costs about a microsecond in addition to its bytes, and the kernel copies page by page.
 //!
-//! All live sources read rings here. A look back at a ring's newest entries (`history`) shares only the reading of entries: it reads GP_PUT
-//! between any two reads, and keeps for every segment the GP_PUT after its bytes were read.
+//! All live sources read rings here. The look back at a ring's newest entries (`history`) shares only the reading of entries. It reads
+//! GP_PUT between any two reads, and keeps for each segment the GP_PUT after the segment's bytes were read.
 
 use std::io;
 
@@ -13,9 +13,9 @@ use nvcap_decode::{
 };
 
 const PAGE: u64 = 4096;
-/// Entries that are read at once. BAR1 memory is slow by the byte, and the newest entries should not wait for the oldest.
+/// Number of entries that are read at once. BAR1 memory is slow per byte, and the newest entries should not wait for the oldest.
 const RUN: u64 = 512;
-/// Bytes of a joint read of adjacent segments.
+/// Length of a joint read of adjacent segments, bytes.
 const JOINT: u64 = 256 << 10;
 /// Largest gap between two segments that are read together, bytes: the gap's bytes are read, too.
 const BETWEEN: u64 = 512;
@@ -34,7 +34,7 @@ pub fn position(put: u32, seen: u64, entries: u32) -> u64 {
     seen + (u64::from(put).wrapping_sub(seen) & (u64::from(entries) - 1))
 }
 
-/// The entries from `position` (counted without wrapping) to before `end`.
+/// Returns the entries from `position` (counted without wrapping) to before `end`.
 ///
 /// # Errors
 /// When the ring cannot be read.
@@ -57,8 +57,8 @@ pub fn entries(
     Ok(all)
 }
 
-/// Returns, for each entry, the address it points to and the number of bytes there (0 for control entries). Address bits 56:40 come from the
-/// last control entry that set them; `extended` carries them from call to call.
+/// Returns, for each entry, the address to which it points and the number of bytes there (0 for control entries). Address bits 56:40 come
+/// from the last control entry that set them; `extended` carries them from call to call.
 fn spans(entries: &[u64], extended: &mut u64, translate: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
     let span = |raw: &u64| match entry::pass(*raw, extended) {
         Some((address, len)) => (translate(address.0), u64::from(len)),
@@ -67,9 +67,9 @@ fn spans(entries: &[u64], extended: &mut u64, translate: impl Fn(u64) -> u64) ->
     entries.iter().map(span).collect()
 }
 
-/// The entries with their bytes. Bytes that cannot be read are zero, and listed as holes. `translate` turns a GPU address into the process's.
-/// `buffer` is memory that is kept from one call to the next: memory that is new to this program costs a page fault every 4 KiB, as much as
-/// reading into it.
+/// Returns the entries with their bytes. Bytes that cannot be read are zero, and are listed as holes. `translate` turns a GPU address into
+/// the process's. `buffer` is memory that is kept from one call to the next, because memory that is new to this program costs a page fault
+/// every 4 KiB, as much as reading into it.
 pub fn segments(
     memory: &impl ReadMemory,
     entries: &[u64],
@@ -89,7 +89,7 @@ pub fn segments(
     let mut first = 0;
     while first < entries.len() {
         let (next, start, end) = joint(&spans, first);
-        // From a page's start on: else every page that the kernel copies is two halves of two pages.
+        // Reading from the start of a page: otherwise every page that the kernel copies would consist of halves of two pages.
         let from = if end - start > PAGE {
             start & !(PAGE - 1)
         } else {
@@ -102,7 +102,7 @@ pub fn segments(
         let whole = end > start && memory.read_bytes(from, &mut buffer[..size]).is_ok();
         for i in first..next {
             let (address, len) = (spans[i].0, spans[i].1 as usize);
-            // What there is no room for counts as unreadable.
+            // Bytes beyond the limit count as unreadable.
             if len == 0 || len > left {
                 continue;
             }
@@ -119,7 +119,7 @@ pub fn segments(
     segments
 }
 
-/// Joins the entries from `first` on that one read covers. Returns the index behind them, and the read's begin and end.
+/// Joins entries, from `first` on, that one read covers. Returns the index behind them, and the beginning and end of the read.
 fn joint(spans: &[(u64, u64)], first: usize) -> (usize, u64, u64) {
     let (mut start, mut end) = (0, 0);
     for (i, &(address, len)) in spans.iter().enumerate().skip(first) {
@@ -139,7 +139,7 @@ fn joint(spans: &[(u64, u64)], first: usize) -> (usize, u64, u64) {
     (spans.len(), start, end)
 }
 
-/// The `len` bytes at `at`; `None` where they cannot be read.
+/// Returns the `len` bytes at `at`; `None` if they cannot be read.
 pub fn bytes(memory: &impl ReadMemory, at: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; len];
     memory.read_bytes(at, &mut bytes).ok()?;
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Memory that can be read at any address, and is zero.
+    /// Memory that is readable at any address, and zero.
     struct Zeros;
 
     impl ReadMemory for Zeros {

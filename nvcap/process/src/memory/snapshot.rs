@@ -1,5 +1,5 @@
-//! One look at a running process that goes as far back as its rings do: every channel's newest entries with their pushbuffer
-//! bytes, its tokens, its threads. It needs no earlier record of the process and no BPF, and does not stop the process.
+//! One look at a running process that reaches as far back as its rings do: every channel's newest entries with their pushbuffer bytes, its
+//! tokens, its threads. It needs no earlier record of the process and no BPF, and does not stop the process.
 
 use std::{
     io,
@@ -20,22 +20,22 @@ use crate::procfs;
 use crate::procfs::mem::{Memory, ReadMemory};
 use nvcap_decode::record::{At, ChannelId, CpuVa, Device, Life, Process, Record};
 
-/// State of a process, as seen at one look.
+/// State of a process at one look.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The process.
+    /// Process id.
     pub pid: u32,
     /// Time of the look, ns of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
-    /// Its name.
+    /// Name of the process.
     pub name: String,
-    /// Its mappings.
+    /// Mappings of the process.
     pub areas: Vec<Area>,
     /// Channels that were used, by GPU and USERD.
     pub channels: Vec<ChannelSnapshot>,
     /// Number of slots that are all zero: channels that were never used, or no channels.
     pub unused: usize,
-    /// Notes of omissions, in words.
+    /// Notes, in words, on omissions.
     pub notes: Vec<String>,
     /// Ranges of pushbuffers whose addresses in the process are not the GPU's.
     pub windows: Vec<Window>,
@@ -48,7 +48,7 @@ pub struct Snapshot {
 /// Looks at a process. Channels are numbered from `first`.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
+/// The errors of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
 pub fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> io::Result<(Memory, Snapshot)> {
     let memory = Memory::open(pid)?;
     let start = Instant::now();
@@ -64,11 +64,11 @@ pub fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> io::Result<(M
     Ok((memory, snapshot))
 }
 
-/// Process that a snapshot is taken of.
+/// A process of which a snapshot is taken.
 struct SnapshotTarget {
     pid: u32,
     name: String,
-    /// Its mappings.
+    /// Mappings of the process.
     areas: Vec<Area>,
     /// Time at which the look began.
     start: Instant,
@@ -141,8 +141,8 @@ fn of(
     }
 }
 
-/// Adds the channels that the user names. They are believed, as far as their memory is there. Where the user names no GPU, it is
-/// the one whose memory holds USERD.
+/// Adds the channels that the user names. They are accepted as far as their memory exists. If the user names no GPU, it is the one whose
+/// memory holds USERD.
 fn add_known(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -211,8 +211,8 @@ impl Snapshot {
     }
 }
 
-/// The 8 bytes (or, at the end of a mapping, 4) at a semaphore's address. `None` where the address is not the process's, or lies
-/// in managed memory: a read from outside would move managed memory away from the GPU.
+/// Returns the 8 bytes (4 at the end of a mapping) at a semaphore's address. `None` if the address is not the process's, or lies in managed
+/// memory, which a read from outside would move away from the GPU.
 pub fn read_semaphore(memory: &impl ReadMemory, places: &Places<'_>, address: u64) -> Option<u64> {
     let area = places.at(address)?;
     if area.device() == Some(Device::Uvm) {
@@ -224,21 +224,20 @@ pub fn read_semaphore(memory: &impl ReadMemory, places: &Places<'_>, address: u6
     Some(u64::from_le_bytes(b))
 }
 
-/// Number of entries of each channel that are looked at: they tell the engine that the channel feeds, which must agree with its
-/// token.
+/// Number of entries of each channel that are examined. They show the engine that the channel feeds, which must agree with its token.
 const TOKENS_LAST: u32 = 8;
 
 /// A channel's work-submit token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingToken {
-    /// Its ring.
+    /// Ring of the channel.
     pub ring: CpuVa,
-    /// The token.
+    /// Token of the channel.
     pub token: u32,
 }
 
-/// The tokens, as far as the order of channels and error notifiers (`notifier`) tells them: of all channels that lie as libcuda
-/// lays them out, or of none.
+/// Returns the tokens that follow from the order of channels and error notifiers (`notifier`): of all channels that have libcuda's layout,
+/// or of none.
 pub fn tokens(memory: &impl ReadMemory, areas: &[Area]) -> Vec<RingToken> {
     tokens_found(memory, areas, Effort::Habit)
 }
@@ -354,12 +353,12 @@ mod tests {
             memory.submit(Ring::slot(0), n, &[0x2001_8000, 0xc8b5], n.min(40));
         }
         let snapshot = taken(&memory, memory.areas(), 3);
-        // The 40 that are not fetched, and the one before.
+        // The 40 entries that are not fetched, and the one before.
         assert_eq!(snapshot.channels[0].submissions.len(), 41);
         assert_eq!(snapshot.channels[0].get, 60);
     }
 
-    /// Memory that submits further entries when the second run of pushbuffer bytes is about to be read.
+    /// Memory to which further entries are submitted when the second run of pushbuffer bytes is about to be read.
     struct Going {
         memory: RefCell<FakeMemory>,
         runs: Cell<u32>,
@@ -382,7 +381,7 @@ mod tests {
         }
     }
 
-    /// Words of 64 KiB, so that 32 entries go once round the made-up pushbuffer.
+    /// Returns words of 64 KiB, so that 32 entries fill the made-up pushbuffer once.
     fn words(n: u64) -> Vec<u32> {
         let mut words = vec![0u32; 0x4000];
         words[0] = 0x2001_8000;
@@ -390,8 +389,8 @@ mod tests {
         words
     }
 
-    /// Process with 31 entries, to which 11 come: the first of these still fits, the others take the places of entries 0 to 9. A
-    /// run is four entries.
+    /// Makes a process with 31 entries, to which 11 are added: the first of these still fits, the others take the places of entries 0 to 9.
+    /// A run is four entries.
     fn going() -> (Going, Vec<Area>) {
         let mut memory = FakeMemory::cuda();
         for n in 0..31 {
@@ -413,7 +412,7 @@ mod tests {
         let seen = &snapshot.channels[0];
         assert_eq!(seen.missing(31), 0, "recycled {}", seen.recycled);
         assert_eq!(seen.submissions[0].position, 11);
-        // One that stands still is not waited for, whatever is missing: nothing is read more often than without patience.
+        // A channel that stands still is not waited for, whatever is missing: nothing is read more often than without patience.
         let runs = |patience| {
             let before = going.runs.get();
             let snapshot = taken_in(&going, &areas, 1000, patience);
@@ -439,7 +438,7 @@ mod tests {
                 !bytes.is_empty()
             })
             .collect();
-        // 4 to 9 are the newer ones' by the time they are read, and 10 is what would be written next.
+        // When they are read, 4 to 9 already belong to newer entries, and 10 would be written next.
         let believed: Vec<u64> = (0..31).filter(|n| !(4..=10).contains(n)).collect();
         assert_eq!(whole, believed, "recycled {}", seen.recycled);
     }
@@ -447,7 +446,7 @@ mod tests {
     #[test]
     fn a_pushbuffer_used_again_is_not_shown_as_what_was_submitted() {
         let mut memory = FakeMemory::cuda();
-        // Two MiB of made-up pushbuffer: 60 entries of 64 KiB go round it.
+        // The made-up pushbuffer has two MiB; 60 entries of 64 KiB wrap around it.
         let mut words = vec![0u32; 0x4000];
         words[0] = 0x2001_8000;
         for n in 0..60 {
@@ -525,7 +524,7 @@ mod tests {
         }
     }
 
-    /// Memory whose ring moves on with every read of GP_PUT.
+    /// Memory whose ring advances with every read of GP_PUT.
     struct Moving {
         memory: std::cell::RefCell<FakeMemory>,
         position: Cell<u64>,
@@ -549,7 +548,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_is_written_while_it_is_read() {
-        // A pause of the test is none of the reader's: the ring moves on by reads.
+        // A pause of the test does not count as the reader's: the ring advances by reads.
         super::super::history::STOPPED.set(Some(Instant::now()));
         for step in [1, 5, 20, 40, 130, 300] {
             let mut memory = FakeMemory::cuda();
@@ -564,9 +563,9 @@ mod tests {
             let seen = &snapshot.channels[0];
             let shown = payloads(seen);
             assert!(seen.found.proof.moved);
-            // Whatever was lost, what is shown is a run without a gap that ends where GP_PUT was.
+            // Whatever was lost, the shown entries are a run without a gap that ends at GP_PUT.
             assert!(shown.windows(2).all(|w| w[1] == w[0] + 1), "{step}");
-            // Faster than it is read, none is left: 130 entries in the 40 us that a piece takes.
+            // If the ring advances faster than it is read, nothing is left: 130 entries in the 40 us that a piece takes.
             let newest = (step < 130).then_some(seen.put);
             assert_eq!(shown.last().map(|p| p % 1024), newest, "{step}");
             assert_eq!(shown.len() as u32 + seen.overwritten, 1023, "{step}");

@@ -1,5 +1,5 @@
-//! Work-submit tokens of a process's channels, by the order of channels and error notifiers. Used by a look at a process,
-//! and by a source that follows the channels by other means.
+//! Work-submit tokens of a process's channels, by the order of channels and error notifiers. The module is used by a look at a process, and
+//! by a source that follows the channels by other means.
 
 use nvcap_decode::wire::{engine::Feeds, method::FIRST_OF_ENGINE};
 
@@ -12,14 +12,14 @@ use super::{
 use crate::procfs::mem::ReadMemory;
 use nvcap_decode::wire::stream::{Item, Stream};
 
-/// Gives channels their tokens where the order of their slots and notifiers tells them.
+/// Gives channels their tokens if the order of their slots and notifiers determines them.
 pub(super) fn name_tokens(
     memory: &impl ReadMemory,
     areas: &[Area],
     found: &[FoundRing],
     channels: &mut [ChannelSnapshot],
 ) {
-    // Notifiers do not say whose GPU they are: channels of which nothing is captured count, too.
+    // Notifiers do not name their GPU, so channels of which nothing is captured count, too.
     if found
         .iter()
         .any(|f| Some(f.gpu) != found.first().map(|f| f.gpu))
@@ -43,8 +43,8 @@ pub(super) fn name_tokens(
     }
 }
 
-/// Returns the number of each channel's slot, in the order in which CUDA makes channels; none where no order is known: of several GPUs, of several
-/// mappings, of channels elsewhere than CUDA has them.
+/// Returns the number of each channel's slot, in the order in which CUDA makes channels; `None` if no order is known: with several GPUs,
+/// with several mappings, or with channels at places that CUDA does not use.
 #[must_use]
 pub fn slots(areas: &[Area], found: &[FoundRing]) -> Option<Vec<usize>> {
     let first = found.first()?;

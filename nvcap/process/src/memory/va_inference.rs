@@ -1,8 +1,8 @@
 //! Pushbuffers whose addresses in the process are not the GPU's (graphics clients).
 //!
-//! Only the driver knows the process's address, but candidates can be tried. A mapping and a shift are believed when several of the newest
-//! segments, read at the shifted addresses, are filled to the last word by methods and their data, and when no other shift does that. Zeros are no
-//! methods, and other data does not end where a segment ends.
+//! Only the driver knows the process's address, but candidates can be tried. A mapping and a shift are accepted if several of the newest
+//! segments, read at the shifted addresses, are filled to the last word by methods and their data, and if no other shift achieves that.
+//! Zeros are no methods, and other data does not end where a segment ends.
 
 use super::scan::Places;
 use crate::procfs::mem::ReadMemory;
@@ -19,7 +19,7 @@ const NEEDED: usize = 4;
 const HEADERS: usize = 8;
 /// The most shifts that are tried in one search: a read of system memory takes less than a microsecond.
 const MOST_READS: u32 = 60_000;
-/// The most bytes of a segment that is tried: a longer segment proves no more.
+/// The most bytes of a segment that is tried. A longer segment proves no more.
 const MOST_BYTES: u32 = 0x1_0000;
 
 /// A piece of the GPU's address space, and its address in the process.
@@ -29,7 +29,7 @@ pub struct Window {
     pub gpu: u64,
     /// First address in the process.
     pub cpu: u64,
-    /// Bytes.
+    /// Length, bytes.
     pub len: u64,
 }
 
@@ -70,11 +70,11 @@ pub(super) fn window(
         while at + (end - first) <= area.end {
             reads = reads.checked_sub(1)?;
             if fits(memory, &newest, at.wrapping_sub(first)) {
-                // Two that fit: neither is known to be the one.
+                // Two windows fit, so neither is certain.
                 if found.is_some() {
                     return None;
                 }
-                // What lies before in the mapping is before for the GPU too, as far as the mapping is one piece.
+                // The part of the mapping before the segment is also before it for the GPU, as far as the mapping is one piece.
                 let before = (at - area.start).min(first);
                 found = Some(Window {
                     gpu: first - before,
@@ -92,7 +92,7 @@ pub(super) fn window(
 fn fits(memory: &impl ReadMemory, segments: &[(u64, u32)], shift: u64) -> bool {
     let (mut whole, mut headers) = (0, 0);
     for (n, (address, len)) in segments.iter().enumerate() {
-        // Most shifts are given up at the first two.
+        // Most shifts are given up after the first two segments.
         if n == 2 && whole == 0 {
             return false;
         }
@@ -135,7 +135,7 @@ mod tests {
     use super::super::fake_memory::FakeMemory;
     use super::*;
 
-    /// Four rings with entries of different lengths, as a graphics client has them.
+    /// Makes four rings with entries of different lengths, as a graphics client has them.
     fn graphics() -> (FakeMemory, Vec<(u64, u32)>) {
         let mut memory = FakeMemory::graphics();
         let ring = memory.graphics_rings(1)[0];

@@ -1,4 +1,4 @@
-//! `/proc/PID/auxv`: the values that the kernel passed to a program at its start.
+//! The auxiliary vector in `/proc/PID/auxv`: values that the kernel passed to a program at its start.
 
 use std::{fs, io};
 
@@ -20,31 +20,31 @@ impl Auxv {
     /// Reads the vector of a process; empty if the process has no memory.
     ///
     /// # Errors
-    /// Those of reading the file: no such process, or no right to read it.
+    /// The errors of reading the file: no such process, or no right to read it.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         match fs::read(format!("/proc/{pid}/auxv")) {
             Ok(bytes) if !bytes.is_empty() => Ok(Self(bytes)),
-            // Its first thread may have ended: empty on some kernels, ESRCH on others.
+            // The first thread may have ended: the file is then empty on some kernels, and gives ESRCH on others.
             _ => fs::read(of_process(pid, "auxv")).map(Self),
         }
     }
 
-    /// Returns the bytes as the kernel has them.
+    /// Returns the bytes in the kernel's form.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// True if the process has no vector.
+    /// Tells whether the process has no vector.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True if the vector is complete: the process is not in the middle of an exec.
+    /// Tells whether the vector is complete, so that the process is not in the middle of an exec.
     pub fn is_whole(&self) -> bool {
         self.0.len() >= LEAST
     }
 
-    /// The address of the random bytes, in a 64-bit program.
+    /// Returns the address of the random bytes, in a 64-bit program.
     pub fn random_at(&self) -> Option<u64> {
         let mut entries = (0..self.0.len()).step_by(ENTRY);
         let entry = entries.find(|at| u64_at(&self.0, *at) == Some(AT_RANDOM))?;

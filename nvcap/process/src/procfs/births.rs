@@ -1,9 +1,9 @@
-//! Processes that are born anywhere on this machine, found by the number that the kernel gave last. Where nothing tells that number (a
-//! `/proc` that is mounted with `subset=pid` has no `loadavg`), they are found by comparing lists of `/proc`.
+//! Processes that are born anywhere on this machine, found by the number that the kernel gave last. If nothing shows that number (a `/proc`
+//! that is mounted with `subset=pid` has no `loadavg`), they are found by comparing lists of `/proc`.
 
 use std::{collections::BTreeSet, fs::File, ops::Range, os::unix::fs::FileExt};
 
-/// The most new numbers that are looked at one by one; for more of them, `/proc` is listed.
+/// The most new numbers that are looked up one by one. For more, `/proc` is listed.
 const FEW: u32 = 512;
 
 /// The numbers that the kernel gives to processes and threads.
@@ -12,7 +12,7 @@ pub struct Numbers {
     /// `/proc/loadavg`, whose last word is the number that was given last.
     file: Option<File>,
     last: Option<u32>,
-    /// The processes of the last list, where the kernel's last number is not known.
+    /// Processes of the last list, if the kernel's last number is not known.
     listed: BTreeSet<u32>,
     given: Range<u32>,
 }
@@ -41,19 +41,19 @@ impl Numbers {
         }
     }
 
-    /// True where processes that come and go between two calls leave a trace, in the kernel's last number; false where only lists of `/proc`
-    /// tell of births.
+    /// Tells whether processes that come and go between two calls leave a trace, in the kernel's last number; false if only lists of
+    /// `/proc` show births.
     pub fn tells_all(&self) -> bool {
         self.last.is_some()
     }
 
-    /// All numbers that were given between the last two calls of [`fresh`](Self::fresh). Where the kernel began again at small numbers, only
-    /// those that came after the largest. Some of the numbers may belong to older processes.
+    /// Returns all numbers that were given between the last two calls of [`fresh`](Self::fresh). If the kernel began again with small
+    /// numbers, it is only those since then. Some of the numbers may belong to older processes.
     pub(crate) fn given(&self) -> Range<u32> {
         self.given.clone()
     }
 
-    /// Numbers that were given since the last call.
+    /// Returns the numbers that were given since the last call.
     pub fn fresh(&mut self) -> Vec<u32> {
         let last = last(self.file.as_ref());
         let (Some(before), Some(last)) = (std::mem::replace(&mut self.last, last), last) else {
@@ -72,7 +72,7 @@ impl Numbers {
             return (before + 1..=last).filter(own).collect();
         }
         let mut all = super::processes();
-        // The kernel begins again with small numbers after the largest.
+        // After the largest number, the kernel begins again with small ones.
         if before < last {
             all.retain(|pid| (before + 1..=last).contains(pid));
         } else {
@@ -82,7 +82,7 @@ impl Numbers {
     }
 }
 
-/// The number that the kernel gave last to a process or thread.
+/// Returns the number that the kernel gave last to a process or thread.
 fn last(numbers: Option<&File>) -> Option<u32> {
     let mut room = [0; 128];
     let len = numbers?.read_at(&mut room, 0).ok()?;
@@ -107,7 +107,7 @@ mod tests {
             child.wait().unwrap();
         }
         assert!(numbers.tells_all());
-        // Many more than are looked at one by one, and round the largest number.
+        // Many more than are looked up one by one, and around the largest number.
         let child = nvcap_waiting::Sleeper::start();
         let pid = child.id();
         let told = |last: u32| {
@@ -125,7 +125,7 @@ mod tests {
         assert!(few && many && round, "{few} {many} {round}");
     }
 
-    /// Tests a `/proc` as it is mounted with `subset=pid`: processes that were there before are not fresh.
+    /// Test of a `/proc` as mounted with `subset=pid`: processes that were there before are not fresh.
     #[test]
     fn births_are_told_without_the_last_number() {
         let before = nvcap_waiting::Sleeper::start();

@@ -1,8 +1,8 @@
-//! Limits of reading data that a process chose: its files, and structures in its memory, can be of any size.
+//! Limits for reading data that a process controls: its files, and structures in its memory, can have any size.
 
 use std::cell::Cell;
 
-/// Bytes that may be read, and looked through, for one process.
+/// Number of bytes that may be read and examined for one process.
 #[derive(Debug)]
 pub struct Budget {
     left: Cell<u64>,
@@ -20,7 +20,7 @@ impl Budget {
         }
     }
 
-    /// Takes this many bytes. False, and nothing is taken, where fewer are left.
+    /// Takes this many bytes. Returns false, and takes nothing, if fewer are left.
     #[must_use]
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let left = self.left.get().checked_sub(bytes);
@@ -39,18 +39,18 @@ impl Budget {
         self.refused.set(self.refused.get() + 1);
     }
 
-    /// Number of reads that were not made for their size.
+    /// Returns the number of reads that were not made because of their size.
     pub fn refused(&self) -> u64 {
         self.refused.get()
     }
 
-    /// Bytes that are left.
+    /// Returns the number of bytes that are left.
     #[cfg(test)]
     pub(crate) fn left(&self) -> u64 {
         self.left.get()
     }
 
-    /// True once a read wanted more bytes than were left.
+    /// Tells whether a read has wanted more bytes than were left.
     pub fn is_spent(&self) -> bool {
         self.is_spent.get()
     }

@@ -1,4 +1,4 @@
-//! `/proc/PID/environ`: the environment that a program was started with.
+//! The environment in `/proc/PID/environ`, with which a program was started.
 
 use std::io::{self, Read};
 
@@ -12,7 +12,7 @@ pub const MOST: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     bytes: Vec<u8>,
-    /// True if the environment is longer than what was read.
+    /// True if the environment is longer than the part that was read.
     pub cut: bool,
 }
 
@@ -20,7 +20,7 @@ impl Environment {
     /// Reads the environment of a process.
     ///
     /// # Errors
-    /// Those of reading the file: no such process, or no right to read it.
+    /// The errors of reading the file: no such process, or no right to read it.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::read(MemoryFile::open(pid, of_process(pid, "environ"))?)
     }
@@ -28,21 +28,21 @@ impl Environment {
     /// Reads an environment, up to [`MOST`] bytes of it. Each variable ends with a zero byte.
     ///
     /// # Errors
-    /// Those of reading.
+    /// The errors of reading.
     pub fn read(from: impl Read) -> io::Result<Self> {
         let mut bytes = Vec::new();
         from.take(MOST + 1).read_to_end(&mut bytes)?;
         let cut = bytes.len() as u64 > MOST;
         if cut {
             bytes.truncate(MOST as usize);
-            // The last variable may be a part of one.
+            // The last variable may be incomplete.
             let whole = bytes.iter().rposition(|b| *b == 0).unwrap_or(0);
             bytes.truncate(whole);
         }
         Ok(Self { bytes, cut })
     }
 
-    /// The value of a variable; `None` where it is not set.
+    /// Returns the value of a variable; `None` if it is not set.
     pub fn value(&self, name: &str) -> Option<String> {
         let mut all = self.bytes.split(|b| *b == 0);
         all.find_map(|one| {

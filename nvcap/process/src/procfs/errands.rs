@@ -1,15 +1,15 @@
 //! Reads of other processes' memory that may never end. They are made by a separate process of nvcap's own, which can be left alone.
 //!
-//! A page of a FUSE file is brought by a program that any user may start and that need not answer. A thread that reads the page then waits in the
-//! kernel. No signal ends the wait, and a program with such a thread does not end either. Only the last look at the mappings tells which memory is
-//! mapped from FUSE ([`super::served`]). So where a user without rights has mounted such a file system, an nvcap with CAP_SYS_PTRACE does not itself
-//! read the processes of users other than root. An *errand* reads them: a process that shares nvcap's memory and nothing else. Each thread that reads
-//! has its own errand.
+//! The contents of a page of a FUSE file come from a program that any user may start and that need not answer. A thread that reads the page
+//! then waits in the kernel. No signal ends the wait, and a program with such a thread does not end either. Which memory is mapped from
+//! FUSE is known only from the last look at the mappings ([`super::served`]). Therefore, if a user without rights has mounted such a file
+//! system, an nvcap with CAP_SYS_PTRACE does not itself read the processes of users other than root. An *errand* reads them: a process that
+//! shares nvcap's memory and nothing else. Each thread that reads has its own errand.
 //!
-//! An errand that does not come back is left alone with its buffer. The process that it was to read is not read until the errand has come back, and
-//! another errand makes the thread's next read. The number of errands that are left alone is bounded, for a user's processes and in all; beyond the
-//! bound no process of that user is read until an errand has come back. Where no such file system is mounted, reads are made directly, because an
-//! errand costs two context switches.
+//! An errand that does not come back is left alone with its buffer. The process that it was to read is not read until the errand has come
+//! back, and the thread's next read is made by another errand. The number of errands that are left alone is limited, for each user's
+//! processes and in total. At the limit, no process of that user is read until an errand has come back. If no such file system is mounted,
+//! reads are made directly, because an errand costs two context switches.
 
 mod desk;
 mod ids;
@@ -29,7 +29,8 @@ use super::stat::Stat;
 use super::{capabilities, status};
 use crate::clock;
 
-/// Time that a read may wait in the kernel, for the first silent process of a user. Each further one gets half of the time of the one before.
+/// Time that a read may wait in the kernel, for the first silent process of a user. Each further process gets half of the previous one's
+/// time.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The least of these times.
 const LEAST_PATIENCE: Duration = Duration::from_millis(15);
@@ -38,22 +39,23 @@ const AFTER_NS: u64 = 10_000_000_000;
 /// CAP_SYS_PTRACE. A user without it reads only processes of his own.
 const SYS_PTRACE: u64 = 1 << 19;
 
-/// Time for which the answer holds whether a process is root's, ns; and the most processes whose answer is remembered.
+/// Time for which it is remembered whether a process is root's, ns; and the most processes for which it is.
 const KNOWN_NS: u64 = 10_000_000;
 const MOST_KNOWN: usize = 4096;
 
-/// The most given-up reads that are reported, and the most processes that are remembered as not read because of others.
+/// The most given-up reads that are reported, and the most processes that are recorded as not read because of others.
 const MOST_TOLD: usize = 4096;
-/// The most errands that are left alone at a time, for one user's processes and for all. Threads that read at the same moment may each add one.
+/// The most errands that are left alone at a time, for one user's processes and in total. Threads that read at the same moment may each
+/// exceed it by one.
 const MOST_OF_USER: usize = 16;
 const MOST_OF_ALL: usize = 64;
 
-/// The real id of a user, which a process keeps when its program is not dumpable; none where the process is gone.
+/// The real id of a user, which a process keeps when its program is not dumpable; `None` if the process is gone.
 type User = Option<u32>;
 
 /// A process whose memory did not answer.
 struct Silent {
-    /// Time at which the process began, which tells it from a later process with its id.
+    /// Time at which the process began, which distinguishes it from a later process with its id.
     began: Option<u64>,
     user: User,
     errands: Vec<Errand>,
@@ -76,7 +78,7 @@ static EVER: AtomicUsize = AtomicUsize::new(0);
 static ANY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The errand of this thread.
+    /// Errand of this thread.
     static OWN: RefCell<Option<Errand>> = const { RefCell::new(None) };
 }
 
@@ -113,7 +115,7 @@ impl GivenUp {
         ANY.store(!self.silent.is_empty(), Ordering::Relaxed);
     }
 
-    /// True where a read of the process was given up and has not ended.
+    /// Tells whether a read of the process was given up and has not ended.
     fn is_silent(&mut self, pid: u32) -> bool {
         let Some(silent) = self.silent.get(&pid) else {
             return false;
@@ -126,7 +128,7 @@ impl GivenUp {
         is && began == start_of(pid)
     }
 
-    /// Number of errands that are left alone, for the processes of a user and for all.
+    /// Returns the number of errands that are left alone, for the processes of a user and in total.
     fn left(&self, user: User) -> (usize, usize) {
         let each = self.silent.values();
         each.fold((0, 0), |(of_user, all), silent| {
@@ -135,7 +137,7 @@ impl GivenUp {
         })
     }
 
-    /// True where no further errand may be left alone for a process of this user.
+    /// Tells whether no further errand may be left alone for a process of this user.
     fn is_full(&mut self, user: User) -> bool {
         let is = |(of_user, all)| of_user >= MOST_OF_USER || all >= MOST_OF_ALL;
         if !is(self.left(user)) {
@@ -145,7 +147,7 @@ impl GivenUp {
         is(self.left(user))
     }
 
-    /// True where a process is not read because of others of its user. Reported once for each process.
+    /// Tells whether a process is not read because of others of its user. This is reported once for each process.
     fn refuses(&mut self, pid: u32, user: User) -> bool {
         if !self.is_full(user) {
             return false;
@@ -196,8 +198,8 @@ fn refused(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-/// The processes for which a read was given up, with the reasons, in the order of the reports. The first `before` reports are left out: an earlier
-/// call returned them.
+/// Returns the processes for which a read was given up, with the reasons, in the order of the reports. The first `before` reports are left
+/// out, because an earlier call returned them.
 pub fn given_up(before: usize) -> Vec<(u32, &'static str)> {
     match EVER.load(Ordering::Acquire) > before {
         true => all().told.iter().skip(before).copied().collect(),
@@ -205,16 +207,16 @@ pub fn given_up(before: usize) -> Vec<(u32, &'static str)> {
     }
 }
 
-/// True where a read of this process's memory was given up, and has not ended.
+/// Tells whether a read of this process's memory was given up and has not ended.
 pub(super) fn is_silent(pid: u32) -> bool {
     ANY.load(Ordering::Relaxed) && all().is_silent(pid)
 }
 
-/// The user of a process that does not have root's ids alone, as of now or a moment ago. (A process of root's needs no other user's file system to
-/// hold nvcap up.)
+/// Returns the user of a process whose ids are not all root's, as of now or a moment ago. (A process of root's needs no other user's file
+/// system to hold nvcap up.)
 fn stranger(pid: u32, now: u64) -> Option<User> {
     thread_local! {
-        /// Answers by process, and the time until which each holds, ns.
+        /// Answers by process, each with the time until which it holds, ns.
         static KNOWN: RefCell<BTreeMap<u32, (Option<User>, u64)>> = const { RefCell::new(BTreeMap::new()) };
     }
     let known = KNOWN.with_borrow(|known| known.get(&pid).copied());
@@ -237,24 +239,25 @@ fn stranger(pid: u32, now: u64) -> Option<User> {
     of
 }
 
-/// Time for which the list of file systems need not be looked at again, in [`ticks`]. A file system cannot come into use faster: its program has to
-/// answer three requests between the file system's entry in the list and a mapping of its file. A look at the list costs a fourth of a small read.
+/// Time for which the list of file systems need not be read again, in [`ticks`]. A file system cannot come into use faster: its program has
+/// to answer three requests between its entry in the list and a mapping of one of its files. Reading the list costs a fourth of a small
+/// read.
 const KNOWN_TICKS: u64 = 20_000;
 
-/// A counter that is cheaper to read than the clock: some 2 to 4 ticks a nanosecond.
+/// Returns a counter that is cheaper to read than the clock: some 2 to 4 ticks a nanosecond.
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> u64 {
     // SAFETY: every processor of this architecture has it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The clock, in about the same unit.
+/// Returns the clock, in about the same unit.
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
     clock::now().saturating_mul(2)
 }
 
-/// True where another user than root may have a FUSE file system mounted, or had one a moment ago. `look`: looks at the list of them.
+/// Tells whether a user other than root may have a FUSE file system mounted, or had one a moment ago. `look` reads the list of them.
 fn strangers_may_serve(looked: &AtomicU64, look: impl FnOnce() -> bool) -> bool {
     let now = ticks();
     if now.wrapping_sub(looked.load(Ordering::Relaxed)) < KNOWN_TICKS {
@@ -267,11 +270,12 @@ fn strangers_may_serve(looked: &AtomicU64, look: impl FnOnce() -> bool) -> bool 
     any
 }
 
-/// The user of a process whose memory may be served by a program that need not answer, where nvcap has rights that the program's user lacks.
+/// Returns the user of a process whose memory may be served by a program that need not answer, if nvcap has rights that the program's user
+/// lacks.
 fn may_hang(pid: u32) -> Option<User> {
     /// Time until which a stranger's file system counts as present, ns.
     static UNTIL: AtomicU64 = AtomicU64::new(0);
-    /// Ticks at which the list was last seen without one.
+    /// Ticks at which the list was last seen without such a file system.
     static NONE: AtomicU64 = AtomicU64::new(0);
     static READS_OTHERS: LazyLock<bool> = LazyLock::new(|| capabilities() & SYS_PTRACE != 0);
     if !*READS_OTHERS {
@@ -293,7 +297,7 @@ fn may_hang(pid: u32) -> Option<User> {
     stranger(pid, now())
 }
 
-/// Cuts ranges into portions that an errand reads at once.
+/// Cuts ranges into portions that an errand can read at once.
 fn portions(ranges: impl Iterator<Item = Range>) -> Vec<Vec<Range>> {
     let mut all: Vec<Vec<Range>> = Vec::new();
     let mut room = 0;
@@ -313,11 +317,11 @@ fn portions(ranges: impl Iterator<Item = Range>) -> Vec<Vec<Range>> {
     all
 }
 
-/// Reads ranges of a process's memory where a read may never end: the bytes up to the first range that could not be read. None where the memory is to
-/// be read directly. `thread`: one of the process's threads.
+/// Reads ranges of a process's memory if a read may never end. Returns the number of bytes up to the first range that could not be read;
+/// `None` if the memory is to be read directly. `thread` is one of the process's threads.
 ///
 /// # Errors
-/// Those of the first read, and `TimedOut` where the read was given up.
+/// The errors of the first read, and `TimedOut` if the read was given up.
 pub(super) fn read_ranges(
     pid: u32,
     thread: u32,
@@ -333,7 +337,7 @@ pub(super) fn read_ranges(
     }))
 }
 
-/// Asks for one portion after the other, until one is not read in full.
+/// Asks for one portion after another, until one is not read in full.
 fn in_turn(
     portions: &[Vec<Range>],
     to: &mut [u8],
@@ -361,7 +365,7 @@ fn in_turn(
 /// Reads a file of a process in `/proc`, at a place or at its current position, as [`read_ranges`] does.
 ///
 /// # Errors
-/// Those of the first read, and `TimedOut` where the read was given up.
+/// The errors of the first read, and `TimedOut` if the read was given up.
 pub(super) fn read_file(
     pid: u32,
     file: &File,
@@ -377,7 +381,7 @@ pub(super) fn read_file(
         let room = to.len().min(MOST_BYTES);
         let to = to.get_mut(..room).unwrap_or_default();
         let read = ask(pid, user, &Asked::File(file), to);
-        // A thread that decodes has given up passing files on.
+        // A thread that decodes has given up the right to pass files on.
         let refused = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
         return (!read.as_ref().is_err_and(refused)).then_some(read);
     };
@@ -415,7 +419,7 @@ fn ask(pid: u32, user: User, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usiz
     if ANY.load(Ordering::Relaxed) && all().refuses(pid, user) {
         return Err(refused(TOO_MANY));
     }
-    // Asked for once it waits.
+    // The patience is asked for only once it waits.
     let patience = || all().patience(user);
     let own = OWN.try_with(|own| {
         let mut own = own.borrow_mut();

@@ -1,4 +1,4 @@
-//! The kernel's log, read from `/dev/kmsg`: one record a read, beginning with the oldest in the kernel's buffer.
+//! The kernel's log, read from `/dev/kmsg`: each read gives one record, beginning with the oldest in the kernel's buffer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -29,7 +29,7 @@ impl KernelLog {
     /// Opens the log, at its oldest record.
     ///
     /// # Errors
-    /// Those of opening `/dev/kmsg`: without cap_syslog it may be read only where `kernel.dmesg_restrict` is 0.
+    /// The errors of opening `/dev/kmsg`: without cap_syslog it may be read only where `kernel.dmesg_restrict` is 0.
     pub fn open() -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options
@@ -37,14 +37,14 @@ impl KernelLog {
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open("/dev/kmsg")?;
         let mut log = Self { file };
-        // Opening may succeed where reading does not.
+        // Opening may succeed even if reading does not.
         match log.read() {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(e),
             _ => Self::rewound(log),
         }
     }
 
-    /// A made-up log.
+    /// Makes a made-up log.
     #[doc(hidden)]
     #[must_use]
     pub fn of(file: File) -> Self {
@@ -61,7 +61,7 @@ impl KernelLog {
         self.file.as_raw_fd()
     }
 
-    /// The next record's bytes; `None` where there is none yet.
+    /// Returns the next record's bytes; `None` if there is none yet.
     fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = vec![0; RECORD];
         loop {
@@ -73,17 +73,17 @@ impl KernelLog {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Records were overwritten before they were read: the next one is the oldest that is left.
+                // Records were overwritten before they were read; the next read gives the oldest that is left.
                 Err(e) if e.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(e) => return Err(e),
             }
         }
     }
 
-    /// The kernel's own messages since the last call.
+    /// Returns the kernel's own messages since the last call.
     ///
     /// # Errors
-    /// Those of reading.
+    /// The errors of reading.
     pub fn messages(&mut self) -> io::Result<Vec<Message>> {
         let mut all = Vec::new();
         while let Some(record) = self.read()? {
@@ -93,8 +93,8 @@ impl KernelLog {
     }
 }
 
-/// Reads a record: `priority,sequence,microseconds,flags;text`, and further lines that begin with a space. None for a
-/// record that a program has written (its facility is not 0).
+/// Parses a record: `priority,sequence,microseconds,flags;text`, and further lines that begin with a space. `None` for a record that a
+/// program has written (its facility is not 0).
 fn parse(record: &[u8]) -> Option<Message> {
     let end = record.iter().position(|b| *b == b';')?;
     let (head, text) = (&record[..end], &record[end + 1..]);
@@ -109,7 +109,7 @@ fn parse(record: &[u8]) -> Option<Message> {
     })
 }
 
-/// The text as it was logged. The kernel writes the backslash, and bytes that are not printable ASCII, as `\xHH`.
+/// Returns the text as it was logged. The kernel writes the backslash, and bytes that are not printable ASCII, as `\xHH`.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let digit = |b: Option<&u8>| Some((*b? as char).to_digit(16)? as u8);
     let mut all = Vec::with_capacity(text.len());
@@ -142,12 +142,12 @@ mod tests {
         let message = parse(record).unwrap();
         assert_eq!(message.time_ns, 66_043_210_000);
         assert_eq!(message.text, "NVRM: Xid (PCI:0000:01:00): 13");
-        // What a program writes to /dev/kmsg has facility 1.
+        // A record that a program writes to /dev/kmsg has facility 1.
         assert_eq!(
             parse(b"12,1205,66043211,-;NVRM: Xid (PCI:0000:01:00): 13\n"),
             None
         );
-        // A name with an ä, a tab, a backslash and what only looks like an escape.
+        // A name with an ä, a tab, a backslash and a part that only looks like an escape.
         let escaped = parse(b"3,1,2,-;name=\\xc3\\xa4\\x09\\x5cx41\\xg1\\x4\n DEVICE=x\n").unwrap();
         assert_eq!(escaped.text, "name=\u{e4}\t\\x41\\xg1\\x4");
         assert_eq!(

@@ -1,11 +1,11 @@
-//! Text of `/proc`, which may be any bytes.
+//! Text files of `/proc`, which may contain any bytes.
 
 use std::{fs, io, path::Path};
 
-/// A file of `/proc`, with U+FFFD for bytes that are not UTF-8.
+/// Reads a file of `/proc`, with U+FFFD for bytes that are not UTF-8.
 ///
 /// # Errors
-/// Those of reading the file.
+/// The errors of reading the file.
 pub(crate) fn text(path: impl AsRef<Path>) -> io::Result<String> {
     let bytes = fs::read(path)?;
     Ok(match String::from_utf8(bytes) {

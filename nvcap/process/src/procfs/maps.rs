@@ -1,4 +1,4 @@
-//! `/proc/PID/maps`, line by line.
+//! Lines of `/proc/PID/maps`.
 
 use std::io::{self, Read};
 
@@ -9,22 +9,22 @@ use super::{errands::MemoryFile, of_process};
 pub struct Line<'a> {
     /// First address.
     pub start: u64,
-    /// Address behind the last.
+    /// Address after the last byte.
     pub end: u64,
-    /// `rwxp` or, for MAP_SHARED, `rwxs`, with `-` for a missing right.
+    /// Rights: `rwxp` or, for MAP_SHARED, `rwxs`, with `-` for a missing right.
     flags: &'a [u8],
     /// Offset in the file.
     pub offset: u64,
-    /// The file system's device, `major:minor` in hexadecimal.
+    /// Device of the file system, `major:minor` in hexadecimal.
     pub device: &'a str,
-    /// The file's inode; 0 for private anonymous memory.
+    /// Inode of the file; 0 for private anonymous memory.
     pub inode: u64,
     /// File name as the kernel shows it, empty for anonymous memory.
     pub path: &'a str,
 }
 
 impl<'a> Line<'a> {
-    /// Major and minor number of the file system's device.
+    /// Returns major and minor number of the file system's device.
     pub fn number(&self) -> Option<(u32, u32)> {
         let (major, minor) = self.device.split_once(':')?;
         let hex = |number| u32::from_str_radix(number, 16).ok();
@@ -49,33 +49,33 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// True if the memory may be read.
+    /// Tells whether the memory is readable.
     pub fn read(&self) -> bool {
         self.flags.first() == Some(&b'r')
     }
 
-    /// True if the memory may be written.
+    /// Tells whether the memory is writable.
     pub fn write(&self) -> bool {
         self.flags.get(1) == Some(&b'w')
     }
 
-    /// True if the memory may be executed.
+    /// Tells whether the memory is executable.
     pub fn execute(&self) -> bool {
         self.flags.get(2) == Some(&b'x')
     }
 
-    /// True for MAP_SHARED.
+    /// Tells whether the mapping is shared (MAP_SHARED).
     pub fn shared(&self) -> bool {
         self.flags.get(3) == Some(&b's')
     }
 }
 
-/// Gives every line to `each`, with U+FFFD for bytes that are not UTF-8. Text that is not a line of mappings is left
-/// out. Calls `between` after each page of text. The kernel takes some tens of microseconds to write such a page, and a
-/// large process has a hundred of them.
+/// Gives every line to `each`, with U+FFFD for bytes that are not UTF-8. Text that is not a line of mappings is left out. `between` is
+/// called after each page of text: the kernel takes some tens of microseconds to write such a page, and a large process has a hundred of
+/// them.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps`: no such process, or no right to read it.
+/// The errors of reading `/proc/PID/maps`: no such process, or no right to read it.
 pub fn each_line(
     pid: u32,
     between: &mut dyn FnMut(),
@@ -92,7 +92,7 @@ pub fn each_line(
             Err(e) => return Err(e),
         };
         text.extend_from_slice(piece.get(..n).unwrap_or_default());
-        // Takes the whole lines; the rest is the beginning of one.
+        // The whole lines are taken; the rest is the beginning of one.
         if let Some(end) = text.iter().rposition(|b| *b == b'\n') {
             lines(text.get(..end).unwrap_or_default(), each);
             text.drain(..=end);

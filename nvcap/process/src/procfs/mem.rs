@@ -25,7 +25,7 @@ impl Memory {
     /// Opens the memory of a process.
     ///
     /// # Errors
-    /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
+    /// The errors of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
     pub fn open(pid: u32) -> io::Result<Self> {
         Ok(Self {
             pid,
@@ -56,18 +56,18 @@ impl Memory {
         self.read_bytes_lax(at, len)
     }
 }
-/// The ordinary memory of a process: the part that lies in RAM, read by `process_vm_readv`. The kernel refuses to read a
-/// device's registers so. Addresses that come from the process's memory, and may lead anywhere, can therefore be tried.
+/// The ordinary memory of a process: the part that is in RAM, read by `process_vm_readv`. The kernel refuses to read a device's registers
+/// in this way. Addresses from the process's memory, which may lead anywhere, can therefore be tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Ordinary {
     pid: libc::pid_t,
 }
 
 impl Ordinary {
-    /// Returns the memory of a process, after a check that it may be read.
+    /// Opens the memory of a process, after a check that it may be read.
     ///
     /// # Errors
-    /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
+    /// The errors of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
     pub fn open(pid: u32) -> io::Result<Self> {
         Memory::open(pid)?;
         let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
@@ -110,7 +110,7 @@ impl Ordinary {
             usize::try_from(n).map_err(|_| io::Error::last_os_error())
         };
         match of(self.pid) {
-            // Its first thread may have ended, and others may have its memory still.
+            // The first thread may have ended, while others still have the memory.
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {
                 let other = super::living_thread(self.pid.cast_unsigned()).ok_or(e)?;
                 of(other.cast_signed())
@@ -175,7 +175,7 @@ impl ReadMemory for Ordinary {
     }
 }
 
-/// Returns the remedy where a process's memory may not be read.
+/// Returns the remedy if a process's memory may not be read.
 pub fn remedy() -> &'static str {
     remedy_for(super::is_root())
 }

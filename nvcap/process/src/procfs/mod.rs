@@ -1,12 +1,12 @@
-//! Processes as the kernel shows them in `/proc`. The text there is any bytes: a thread's name may be any bytes
-//! (`prctl(PR_SET_NAME)`, and the cut at 15 bytes may fall within a character), and so may a file's name. A reader that insists on
-//! UTF-8 does not see processes with such names.
+//! Processes as the kernel shows them in `/proc`. The text there may contain any bytes, because a thread's name may (`prctl(PR_SET_NAME)`,
+//! and the cut at 15 bytes may fall within a character), and so may a file's name. A reader that insists on UTF-8 does not see processes
+//! with such names.
 //!
 //! - [`stat`]: state, parent and flags of a process or thread.
 //! - [`tasks`]: the states of a process's threads.
-//! - [`maps`]: mappings, a page of text at a time.
+//! - [`maps`]: mappings, read one page of text at a time.
 //! - [`mem`]: the memory.
-//! - [`served`]: mappings of files that another program answers for, which are not read.
+//! - [`served`]: mappings of files that another program serves, which are not read.
 //! - `errands`: reads that may never end, made by a process that can be left alone.
 //! - [`kernel_log`]: messages of the kernel.
 //! - [`births`]: numbers of new processes.
@@ -15,9 +15,9 @@
 //! - [`auxv`]: values that the kernel passed to the program at its start.
 //! - [`environ`]: the environment that the program was started with.
 //!
-//! The `procfs` crate does not serve here. It refuses names that are not UTF-8; it reads all of `maps` before it gives the first
-//! line (a process may have 65,530 lines, and a live trace looks at its rings between two pages of them); and it takes a process
-//! whose first thread has ended for a process without memory.
+//! The `procfs` crate is not suitable here. It refuses names that are not UTF-8; it reads all of `maps` before it gives the first line (a
+//! process may have 65,530 lines, and a live trace looks at its rings between two pages of them); and to it, a process whose first thread
+//! has ended has no memory.
 
 use std::{
     fs,
@@ -45,7 +45,7 @@ use errands::MemoryFile;
 pub(crate) use lossy::text;
 use stat::Stat;
 
-/// Bytes of a page of this kernel: 4 KiB, on aarch64 also 16 or 64 KiB.
+/// Returns the size of a page of this kernel, bytes: 4 KiB, on aarch64 also 16 or 64 KiB.
 pub fn page_size() -> u64 {
     // SAFETY: reads a constant of the system.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
@@ -57,7 +57,7 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The name of a process, or of a thread by its id under `task`; none where the process or thread is gone.
+/// Returns the name of a process, or of a thread by its id under `task`; `None` if the process or thread is gone.
 pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
     let text = text(match tid {
         Some(tid) => format!("/proc/{pid}/task/{tid}/comm"),
@@ -80,7 +80,7 @@ pub fn command_line(pid: u32) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The arguments of a process, as [`command_line`] has them.
+/// Returns the arguments of a process, read as for [`command_line`].
 pub fn arguments(pid: u32) -> Option<Vec<String>> {
     let file = MemoryFile::open(pid, format!("/proc/{pid}/cmdline")).ok()?;
     let mut bytes = Vec::new();
@@ -93,8 +93,8 @@ pub fn arguments(pid: u32) -> Option<Vec<String>> {
     )
 }
 
-/// The path of `what` of a process: `maps`, `mem`, `fd` and other files that belong to its memory. When the first thread has ended
-/// and others live, `/proc/PID` no longer has these files, and the folders of the living threads do.
+/// Returns the path of `what` of a process: `maps`, `mem`, `fd` and other files that belong to its memory. When the first thread has ended
+/// and others live, `/proc/PID` no longer has these files, but the folders of the living threads do.
 pub fn of_process(pid: u32, what: &str) -> String {
     let whole = format!("/proc/{pid}");
     if !is_over(&whole) {
@@ -106,7 +106,7 @@ pub fn of_process(pid: u32, what: &str) -> String {
     }
 }
 
-/// A thread of a process that has not ended. Returns the first one found, because a process may have many threads and this is called
+/// Returns a thread of a process that has not ended. It is the first one found, because a process may have many threads and this is called
 /// often.
 fn living_thread(pid: u32) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
@@ -126,37 +126,37 @@ pub fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The processes of this machine (of this PID namespace), by id, in no order. Errands of nvcap are left out.
+/// Returns the processes of this machine (of this PID namespace), by id, in no order. Errands of nvcap are left out.
 pub fn processes() -> Vec<u32> {
     let mut all = ids(Path::new("/proc")).unwrap_or_default();
     all.retain(|pid| !errands::is_errand(*pid));
     all
 }
 
-/// The threads of a process.
+/// Returns the threads of a process.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/task`: no such process.
+/// The errors of reading `/proc/PID/task`: no such process.
 pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     ids(Path::new(&format!("/proc/{pid}/task")))
 }
 
-/// Tells whether a thread has run. True also where the thread is gone, and where the kernel does not count runs.
+/// Tells whether a thread has run. This is true also if the thread is gone, and if the kernel does not count runs.
 pub fn has_run(pid: u32, tid: u32) -> bool {
-    // This program has run, of course.
+    // This program has certainly run.
     static IS_COUNTED: LazyLock<bool> = LazyLock::new(|| slices(Path::new("/proc/self")) > Some(0));
     let slices = slices(Path::new(&format!("/proc/{pid}/task/{tid}")));
     !*IS_COUNTED || slices != Some(0)
 }
 
-/// Number of times that a thread got a processor.
+/// Returns the number of times that a thread got a processor.
 fn slices(folder: &Path) -> Option<u64> {
-    // Behind the time on one and the time of waiting for one, ns.
+    // The count follows the time on a processor and the time of waiting for one, ns.
     let text = text(folder.join("schedstat")).ok()?;
     text.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// The names in a folder that are numbers.
+/// Returns the names in a folder that are numbers.
 fn ids(folder: &Path) -> io::Result<Vec<u32>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -165,12 +165,12 @@ fn ids(folder: &Path) -> io::Result<Vec<u32>> {
     Ok(all)
 }
 
-/// The number that is the name of a folder's entry.
+/// Returns the number that is the name of a folder's entry.
 fn number(entry: &fs::DirEntry) -> Option<u32> {
     entry.file_name().to_str()?.parse().ok()
 }
 
-/// The children of all threads of a process. `between` is called after each thread.
+/// Returns the children of all threads of a process. `between` is called after each thread.
 pub fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
     let mut all = Vec::new();
     for tid in threads(pid).unwrap_or_default() {
@@ -184,8 +184,8 @@ pub fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
     all
 }
 
-/// The value of a line of `status`, such as `CapEff`; `None` if there is no such line. `who` is the id of a process or
-/// thread, or `self`.
+/// Returns the value of a line of `status`, such as `CapEff`; `None` if there is no such line. `who` is the id of a process or thread, or
+/// `self`.
 pub(crate) fn status(who: impl std::fmt::Display, line: &str) -> Option<String> {
     let text = text(format!("/proc/{who}/status")).ok()?;
     text.lines()
@@ -193,30 +193,30 @@ pub(crate) fn status(who: impl std::fmt::Display, line: &str) -> Option<String> 
         .map(|value| value.trim().to_owned())
 }
 
-/// A bit mask in `status`: capabilities or signals.
+/// Returns a bit mask in `status`: capabilities or signals.
 pub(crate) fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64> {
     u64::from_str_radix(&status(who, line)?, 16).ok()
 }
 
-/// The effective capabilities of this process, one bit each.
+/// Returns the effective capabilities of this process, one bit each.
 pub fn capabilities() -> u64 {
     status_bits("self", "CapEff").unwrap_or(0)
 }
 
-/// The control groups that a process is in, as the kernel writes them.
+/// Returns the control groups of a process, in the kernel's form.
 ///
 /// # Errors
-/// Those of reading the file: no such process.
+/// The errors of reading the file: no such process.
 pub fn cgroups(pid: u32) -> io::Result<String> {
     text(format!("/proc/{pid}/cgroup"))
 }
 
-/// The process to which a process's or thread's id belongs.
+/// Returns the process to which a process's or thread's id belongs.
 pub fn process_of(id: u32) -> Option<u32> {
     status(id, "Tgid")?.parse().ok()
 }
 
-/// Size of a process's address space in pages; 0 where there is no process or no memory.
+/// Returns the size of a process's address space in pages; 0 if there is no process or no memory.
 pub fn pages(pid: u32) -> u64 {
     let of = |path: String| {
         let text = text(path).unwrap_or_default();
@@ -224,22 +224,22 @@ pub fn pages(pid: u32) -> u64 {
         first.and_then(|w| w.parse().ok()).unwrap_or(0)
     };
     match of(format!("/proc/{pid}/statm")) {
-        // Its first thread may have ended.
+        // The first thread may have ended.
         0 => of(of_process(pid, "statm")),
         pages => pages,
     }
 }
 
-/// The folder of a process's open files, which are links.
+/// Returns the folder of a process's open files, which are links.
 ///
 /// # Errors
-/// Those of reading the folder: no such process, or no right to read it.
+/// The errors of reading the folder: no such process, or no right to read it.
 pub fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
     fs::read_dir(of_process(pid, "fd"))
 }
 
-/// Opens a file whose path a process chose, where it is a regular file and `fits` accepts it. No other file is opened, because
-/// opening could act on a device, or wait for the other end of a pipe.
+/// Opens a file whose path a process controls, if it is a regular file and `fits` accepts it. No other file is opened, because opening
+/// could act on a device, or wait for the other end of a pipe.
 pub fn open_regular(
     path: impl AsRef<Path>,
     fits: impl Fn(&fs::Metadata) -> bool,
@@ -248,7 +248,7 @@ pub fn open_regular(
         let mut options = fs::OpenOptions::new();
         options.read(true).custom_flags(flags).open(path).ok()
     };
-    // By this descriptor it can be asked for and opened, no more.
+    // This descriptor only allows the file to be examined and then opened.
     let seen = open(path.as_ref(), libc::O_PATH)?;
     let regular = seen.metadata().ok().filter(fs::Metadata::is_file)?;
     fits(&regular).then_some(())?;
@@ -256,8 +256,8 @@ pub fn open_regular(
     open(Path::new(&same), libc::O_NONBLOCK | libc::O_NOCTTY)
 }
 
-/// The path by which a process's program is opened, wherever its file lies now; none where the program is not the file that is
-/// mapped under this name (without ` (deleted)`).
+/// Returns the path by which a process's program is opened, wherever its file is now; `None` if the program is not the file that is mapped
+/// under this name (without ` (deleted)`).
 pub fn program_as(pid: u32, name: &str) -> Option<String> {
     let path = of_process(pid, "exe");
     let target = fs::read_link(&path).ok()?;
@@ -265,17 +265,17 @@ pub fn program_as(pid: u32, name: &str) -> Option<String> {
     (target.strip_suffix(" (deleted)").unwrap_or(target) == name).then_some(path)
 }
 
-/// True if no thread of a process runs any more: it is gone, or waits to be reaped.
+/// Tells whether no thread of a process runs any more: it is gone, or waits to be reaped.
 pub fn has_ended(pid: u32) -> bool {
     all_threads(pid, |stat| stat.is_none_or(|s| s.is_over()))
 }
 
-/// True if all threads of a process are exiting (PF_EXITING), or the process is gone.
+/// Tells whether all threads of a process are exiting (PF_EXITING), or the process is gone.
 pub fn is_ending(pid: u32) -> bool {
     all_threads(pid, |stat| stat.is_none_or(|s| s.is_exiting()))
 }
 
-/// Tells whether `so` holds for all threads. Asks for the first thread first; it may have ended before the others.
+/// Tells whether `so` holds for all threads. The first thread is examined first; it may have ended before the others.
 fn all_threads(pid: u32, so: impl Fn(Option<Stat>) -> bool) -> bool {
     so(Stat::of_process(pid).ok())
         && threads(pid)
@@ -284,13 +284,13 @@ fn all_threads(pid: u32, so: impl Fn(Option<Stat>) -> bool) -> bool {
             .all(|tid| so(Stat::of_thread(pid, *tid).ok()))
 }
 
-/// `kernel.yama.ptrace_scope`, which says which processes may trace others; empty if the kernel has no Yama.
+/// Returns `kernel.yama.ptrace_scope`, which determines the processes that may trace others; empty if the kernel has no Yama.
 pub fn ptrace_scope() -> String {
     let text = text("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     text.trim().to_owned()
 }
 
-/// The kernel's release; empty where it cannot be read.
+/// Returns the kernel's release; empty if it cannot be read.
 pub fn kernel_release() -> String {
     let text = text("/proc/sys/kernel/osrelease").unwrap_or_default();
     text.trim().to_owned()
@@ -323,7 +323,7 @@ mod tests {
     fn names_that_are_not_utf_8() {
         for (given, shown) in [
             (c"\xff", "\u{fffd}"),
-            // 15 bytes of it are kept: they end within a character.
+            // 15 bytes are kept, which end within a character.
             (c"abcdefghijklmn\xc3\xa9", "abcdefghijklmn\u{fffd}"),
             (c"a) b (", "a) b ("),
             (c"ends with two  ", "ends with two  "),
@@ -338,16 +338,16 @@ mod tests {
         assert_eq!(name(u32::MAX, None), None);
     }
 
-    /// Tests that the mappings of a process whose first thread has ended are found by another thread.
+    /// Test that the mappings of a process whose first thread has ended are found by another thread.
     #[test]
     fn first_thread_that_has_ended() {
-        // SAFETY: the child makes a thread and ends its first one by system calls alone; both end soon.
+        // SAFETY: the child makes a thread and ends its first one by system calls only; both end soon.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: it ends with this test, whatever comes of that.
+            // SAFETY: the child is killed when this test ends, whatever happens.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(3600)));
-            // SAFETY: ends this thread alone.
+            // SAFETY: ends only this thread.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let pid = child as u32;

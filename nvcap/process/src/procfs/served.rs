@@ -17,7 +17,7 @@ use super::{exists, of_process};
 
 /// The most bytes of a `mountinfo` that are read: some ten thousand file systems.
 const MOST_MOUNTS: u64 = 4 << 20;
-/// Number of processes from which on those that have ended are forgotten.
+/// Number of processes above which those that have ended are forgotten.
 const MOST_PROCESSES: usize = 1024;
 /// Folder in which the kernel lists the FUSE file systems of all mount namespaces, by the minor numbers of their devices.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -25,8 +25,8 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// A device: major and minor number.
 type Number = (u32, u32);
 
-/// The device numbers of those file systems in a `mountinfo` that a program serves. A network's file systems are left out, because root mounts
-/// them.
+/// Returns the device numbers of those file systems in a `mountinfo` that a program serves. Network file systems are left out, because root
+/// mounts them.
 fn mounted(mountinfo: &str) -> BTreeSet<Number> {
     let number = |line: &str| {
         let (mount, system) = line.split_once(" - ")?;
@@ -38,14 +38,14 @@ fn mounted(mountinfo: &str) -> BTreeSet<Number> {
     mountinfo.lines().filter_map(number).collect()
 }
 
-/// A device, from the hexadecimal form of `/proc/PID/maps`. None for the device of a disk, and for memory without a file. (A disk's file system,
-/// too, may be served by a program, `fuseblk`: root mounted it.)
+/// Parses a device from the hexadecimal form of `/proc/PID/maps`. `None` for the device of a disk, and for memory without a file. (A disk's
+/// file system may be served by a program, too, `fuseblk`, but root mounted it.)
 fn number(device: &str) -> Option<Number> {
     let minor = u32::from_str_radix(device.strip_prefix("00:")?, 16).ok()?;
     (minor != 0).then_some((0, minor))
 }
 
-/// The text of a `mountinfo`; empty where it cannot be read.
+/// Returns the text of a `mountinfo`; empty if it cannot be read.
 fn mountinfo(path: &str) -> String {
     let mut bytes = Vec::new();
     let file = fs::File::open(path);
@@ -56,14 +56,15 @@ fn mountinfo(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The file system that lists the FUSE file systems of this machine. Where it is not mounted, it is mounted for nvcap alone, in no folder.
+/// Returns the file system that lists the FUSE file systems of this machine. If it is not mounted, it is mounted for nvcap alone, in no
+/// folder.
 fn list() -> Option<&'static OwnedFd> {
     static LIST: OnceLock<OwnedFd> = OnceLock::new();
     static REFUSED: AtomicBool = AtomicBool::new(false);
     if let Some(list) = LIST.get() {
         return Some(list);
     }
-    // Where nothing is mounted on it the folder is empty, whatever there is.
+    // If nothing is mounted on it, the folder is empty, whatever FUSE file systems exist.
     let there = fs::File::open(CONNECTIONS).map(OwnedFd::from).ok();
     let list = there.filter(is_list);
     let list = list.or_else(|| {
@@ -116,24 +117,24 @@ const FSOPEN_CLOEXEC: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
 const FSMOUNT_CLOEXEC: u32 = 1;
 
-/// The entries of the list. Each FUSE file system has a folder, named by the minor number of its device, that belongs to the user who mounted
-/// it.
+/// Returns the entries of the list. Each FUSE file system has a folder, named by the minor number of its device, that belongs to the user
+/// who mounted it.
 fn listed(list: &OwnedFd) -> Option<impl Iterator<Item = fs::DirEntry> + use<>> {
     let all = fs::read_dir(format!("/proc/self/fd/{}", list.as_raw_fd()));
     Some(all.ok()?.flatten())
 }
 
-/// The FUSE file systems of this machine; none where the kernel's list of them is not available.
+/// Returns the FUSE file systems of this machine; `None` if the kernel's list of them is not available.
 fn connections() -> Option<BTreeSet<Number>> {
     let minor = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     let all = listed(list()?)?;
     Some(all.filter_map(minor).map(|minor| (0, minor)).collect())
 }
 
-/// True where a FUSE file system may be mounted that another user than root serves. It is called before each read, and makes only one system
-/// call where there is no FUSE file system. `now`: time of a clock, ns.
+/// Tells whether a FUSE file system may be mounted that a user other than root serves. It is called before each read, and makes only one
+/// system call if there is no FUSE file system. `now` is the time of a clock, ns.
 pub(super) fn strangers_serve(now: u64) -> bool {
-    /// Number of links of the list, time of the last look at it, and whether there were any strangers' file systems.
+    /// Number of links of the list, time of the last look at it, and whether it had a stranger's file system.
     static KNOWN: Mutex<(u64, u64, bool)> = Mutex::new((0, 0, false));
     if !LOADED.load(Ordering::Relaxed) {
         static HAS_SYS: LazyLock<bool> = LazyLock::new(|| Path::new(SYS).exists());
@@ -165,17 +166,17 @@ pub(super) fn strangers_serve(now: u64) -> bool {
     known.2
 }
 
-/// True once the kernel was seen to have FUSE.
+/// True once the kernel was seen to support FUSE.
 static LOADED: AtomicBool = AtomicBool::new(false);
 const SYS: &str = "/sys/fs";
 const FUSE: &str = "/sys/fs/fuse";
 /// Number of links of an empty list.
 const EMPTY_LINKS: u64 = 2;
-/// Time after which the list is looked at again although its number of links has not changed, ns.
+/// Time after which the list is read again although its number of links has not changed, ns.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
 
-/// The served file systems from which a process may have files. They are looked up at the first question. A new value is made for each look at
-/// the process's mappings.
+/// The served file systems from which a process may have mapped files. They are looked up at the first question. A new value is made for
+/// each look at the process's mappings.
 #[derive(Debug)]
 pub struct Served {
     pid: u32,
@@ -200,8 +201,8 @@ impl Served {
         }
     }
 
-    /// Looks up the file systems in the kernel's list; without it in the process's mounts and nvcap's own, because the process's files may be of
-    /// either.
+    /// Looks up the file systems in the kernel's list; without it, in the process's mounts and in nvcap's own, because the process's files
+    /// may be on either.
     fn asked(&self) -> BTreeSet<Number> {
         connections().unwrap_or_else(|| {
             let mut all = mounted(&mountinfo(&of_process(self.pid, "mountinfo")));
@@ -210,7 +211,8 @@ impl Served {
         })
     }
 
-    /// True where a program serves the file of a mapping with this device: the memory must not be read, and the file must not be opened.
+    /// Tells whether a program serves the file of a mapping with this device. The memory must then not be read, and the file must not be
+    /// opened.
     pub fn has(&self, device: &str) -> bool {
         number(device).is_some_and(|n| self.all.get_or_init(|| self.asked()).contains(&n))
     }
@@ -218,10 +220,10 @@ impl Served {
 
 /// Ranges of processes' memory that were found to be unreadable, by process.
 static UNREADABLE: RwLock<BTreeMap<u32, Vec<Range<u64>>>> = RwLock::new(BTreeMap::new());
-/// True once any process has such ranges. Without them reads need no check.
+/// True once any process has such ranges. Before that, reads need no check.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Keeps the memory of a process that must not be read, as a look at its mappings found it: ranges that ascend.
+/// Keeps the ranges of a process's memory that must not be read, as found by a look at its mappings, in ascending order.
 pub(crate) fn keep(pid: u32, ranges: Vec<Range<u64>>) {
     if ranges.is_empty() && !ANY.load(Ordering::Relaxed) {
         return;
@@ -241,7 +243,7 @@ pub(crate) fn keep(pid: u32, ranges: Vec<Range<u64>>) {
 /// Text for a process that has such memory.
 pub(crate) const NOT_READ: &str = "it has mapped files of a FUSE file system: that memory is not read, for its program need not answer";
 
-/// True where one of these ranges (address and length) of a process's memory must not be read, by the last look at its mappings.
+/// Tells whether one of these ranges (address and length) of a process's memory must not be read, by the last look at its mappings.
 pub(super) fn is_unreadable(pid: u32, mut ranges: impl Iterator<Item = (u64, usize)>) -> bool {
     if !ANY.load(Ordering::Relaxed) {
         return false;
@@ -257,7 +259,7 @@ pub(super) fn is_unreadable(pid: u32, mut ranges: impl Iterator<Item = (u64, usi
     })
 }
 
-/// True where a process was found to have memory that must not be read.
+/// Tells whether a process was found to have memory that must not be read.
 pub(crate) fn has_unreadable(pid: u32) -> bool {
     is_unreadable(pid, std::iter::once((0, usize::MAX)))
 }
@@ -287,7 +289,7 @@ nonsense - fuse x
     #[test]
     fn mappings_by_their_devices() {
         let served = Served::made_up(MOUNTS);
-        // In hexadecimal.
+        // The numbers are hexadecimal.
         for (device, is_served) in [
             ("00:2d", true),
             ("00:2e", true),
@@ -304,13 +306,12 @@ nonsense - fuse x
         }
     }
 
-    /// Memory of this process, treated as if it were mapped from such a file.
+    /// Test of memory of this process, treated as if it were mapped from such a file.
     #[test]
     fn kept_ranges_are_not_read() {
         let bytes = [7u8; 64];
         let at = bytes.as_ptr() as u64;
-        // By this thread's number: other tests look at the mappings of this process.
-        // SAFETY: reads an id.
+        // The thread's number stands for the process, because other tests look at the mappings of this process. SAFETY: reads an id.
         let pid = unsafe { libc::gettid() }.cast_unsigned();
         let (memory, ordinary) = (Memory::open(pid).unwrap(), Ordinary::open(pid).unwrap());
         let read = |from: u64| {

@@ -1,4 +1,4 @@
-//! `/proc/PID/stat`: state, parent and flags of a process or of a thread.
+//! Fields of `/proc/PID/stat`: state, parent and flags of a process or of a thread.
 
 use std::io;
 
@@ -14,7 +14,7 @@ const FORKED: u64 = 0x40;
 /// PF_KTHREAD: a thread of the kernel.
 const KERNEL: u64 = 0x20_0000;
 
-/// A line of `stat`, with the fields that are there.
+/// A line of `stat`, with the fields that are present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// The name, with U+FFFD for bytes that are not UTF-8.
@@ -23,26 +23,26 @@ pub struct Stat {
     pub state: char,
     /// The parent process.
     pub parent: Option<u32>,
-    /// PF_* of the kernel.
+    /// Flags PF_* of the kernel.
     flags: Option<u64>,
-    /// Clock ticks that the thread or process has run, in the program and in the kernel.
+    /// Clock ticks for which the thread or process has run, in the program and in the kernel.
     pub ticks: Option<u64>,
-    /// Threads of its process.
+    /// Number of threads of the process.
     pub threads: Option<u64>,
     /// Start of the process, in clock ticks since the machine's start.
     pub start: Option<u64>,
 }
 
 impl Stat {
-    /// The line of a process: the line of its first thread, with the ticks of all threads.
+    /// Reads the line of a process: the line of its first thread, with the ticks of all threads.
     ///
     /// # Errors
-    /// Those of reading the file; `InvalidData` if the text is no such line.
+    /// The errors of reading the file; `InvalidData` if the text is no such line.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::read(format!("/proc/{pid}/stat"))
     }
 
-    /// The line of a thread.
+    /// Reads the line of a thread.
     ///
     /// # Errors
     /// As [`Stat::of_process`].
@@ -54,7 +54,7 @@ impl Stat {
         Self::parse(&text(path)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Reads a line. The name may hold any characters, parentheses too: it ends at the line's last parenthesis.
+    /// Parses a line. The name may contain any characters, including parentheses: it ends at the line's last parenthesis.
     pub fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.rsplit_once(')')?;
         let fields: Vec<&str> = after.split_whitespace().collect();
@@ -71,28 +71,28 @@ impl Stat {
         })
     }
 
-    /// True if it has ended and waits to be reaped.
+    /// Tells whether it has ended and waits to be reaped.
     pub fn is_over(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 
-    /// True for a thread of the kernel.
+    /// Tells whether it is a thread of the kernel.
     pub(crate) fn is_of_kernel(&self) -> bool {
         self.flags.is_some_and(|f| f & KERNEL != 0)
     }
 
-    /// True if it is exiting, or has ended.
+    /// Tells whether it is exiting, or has ended.
     pub(crate) fn is_exiting(&self) -> bool {
         self.flags.is_none_or(|f| f & EXITING != 0)
     }
 
-    /// True if it runs no more instructions of its program: a signal has killed it, it is exiting, or it has ended. Its memory may still be
-    /// there, for a core dump.
+    /// Tells whether it runs no more instructions of its program: a signal has killed it, it is exiting, or it has ended. Its memory may
+    /// still exist, for a core dump.
     pub(crate) fn is_stopped_for_good(&self) -> bool {
         self.flags.is_none_or(|f| f & (EXITING | SIGNALED) != 0)
     }
 
-    /// True if it still runs its parent's program.
+    /// Tells whether it still runs its parent's program.
     pub fn is_forked(&self) -> bool {
         self.flags.is_some_and(|f| f & FORKED != 0)
     }

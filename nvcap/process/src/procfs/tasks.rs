@@ -1,4 +1,4 @@
-//! States of a process's threads, from `/proc/PID/task`. Stops no thread, and reads no more than `ps` does.
+//! States of a process's threads, from `/proc/PID/task`. Reading them stops no thread, and reads no more than `ps` does.
 
 use std::io;
 
@@ -9,29 +9,28 @@ use super::{stat::Stat, text, threads};
 pub struct Task {
     /// Thread id.
     pub tid: u32,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// Its state, as in [`Stat::state`].
+    /// State, as in [`Stat::state`].
     pub state: char,
-    /// Clock ticks it has run, in the program and in the kernel.
+    /// Clock ticks for which the thread has run, in the program and in the kernel.
     pub ticks: u64,
-    /// The kernel function in which the thread sleeps, if the kernel shows it.
+    /// Kernel function in which the thread sleeps, if the kernel shows it.
     pub wchan: Option<String>,
-    /// The system call that the thread is in; `None` when the thread runs in the program, or the kernel does not
-    /// show the call.
+    /// System call that the thread is in; `None` if the thread runs in the program, or if the kernel does not show the call.
     pub syscall: Option<Syscall>,
 }
 
 /// A system call in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Syscall {
-    /// Its number.
+    /// Number of the call.
     pub number: u32,
     /// First argument (a file descriptor, an address).
     pub first: u64,
 }
 
-/// The threads of a process, by thread id. A thread that cannot be read (it has ended) is left out.
+/// Returns the threads of a process, by thread id. A thread that cannot be read, because it has ended, is left out.
 ///
 /// # Errors
 /// When the process does not exist.
@@ -60,7 +59,7 @@ fn task(pid: u32, tid: u32) -> Option<Task> {
 /// Position of a thread in its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// The thread sits in the kernel, and will go on here.
+    /// The thread waits in the kernel, and will continue here.
     InKernel {
         /// Stack pointer.
         sp: u64,
@@ -101,7 +100,7 @@ fn parse_syscall(line: &str) -> Option<Syscall> {
     })
 }
 
-/// The name of a system call in which threads of GPU programs are often found.
+/// Returns the name of a system call in which threads of GPU programs are often found.
 #[cfg(target_arch = "x86_64")]
 pub fn call_name(number: u32) -> Option<&'static str> {
     Some(match number {
@@ -131,7 +130,7 @@ pub fn call_name(number: u32) -> Option<&'static str> {
     })
 }
 
-/// The name of a system call, by the numbers that newer architectures share (include/uapi/asm-generic/unistd.h).
+/// Returns the name of a system call, by the numbers that newer architectures share (include/uapi/asm-generic/unistd.h).
 #[cfg(not(target_arch = "x86_64"))]
 pub fn call_name(number: u32) -> Option<&'static str> {
     Some(match number {

@@ -1,4 +1,4 @@
-//! Reasons why a process, named by its id, cannot be looked into, and remedies.
+//! Reasons why a process, named by its id, cannot be looked into, and their remedies.
 
 use std::{fmt, io};
 
@@ -10,9 +10,9 @@ pub(crate) const SYS_PTRACE: u64 = 1 << 19;
 /// Reason why a process cannot be looked into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
-    /// The reason: the kind of the process, or a rule that forbids it.
+    /// Reason: the kind of the process, or a rule that forbids it.
     pub why: String,
-    /// The remedy: what to type instead.
+    /// Remedy: the command to type instead.
     pub next: String,
 }
 
@@ -23,8 +23,8 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Returns the reason why nobody can look into the process with this id: it is gone, a thread of the kernel, or has ended. `None`
-/// for a running program.
+/// Returns the reason why nobody can look into the process with this id: it is gone, is a thread of the kernel, or has ended. `None` for a
+/// running program.
 pub fn unfit(pid: u32) -> Option<Unfit> {
     let made = |why: String, next: &str| {
         let next = next.to_owned();
@@ -63,14 +63,14 @@ pub fn unfit(pid: u32) -> Option<Unfit> {
     None
 }
 
-/// Returns the reason why a process that runs may not be looked into by nvcap's user.
+/// Returns the reason why nvcap's user may not look into a running process.
 pub fn refused(pid: u32) -> Unfit {
     let effective = super::capabilities();
     let name = super::name(pid, None).unwrap_or_default();
     refused_to(pid, &name, super::is_root(), effective)
 }
 
-/// Does as [`refused`], for a user who is `root` or not, with these effective capabilities.
+/// Does as [`refused`], for a user who is root or not (`root`), with these effective capabilities.
 fn refused_to(pid: u32, name: &str, root: bool, effective: u64) -> Unfit {
     let what = match pid {
         1 => format!("it is the first process of this machine or container ({name}), and "),

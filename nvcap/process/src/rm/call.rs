@@ -15,7 +15,7 @@ const MAGIC: u32 = b'F' as u32;
 /// NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO (ctrl0000client.h); its parameters have 16 bytes in all releases.
 const GET_HANDLE_INFO: u32 = 0xd02;
 
-/// Question about an object: an index of GET_HANDLE_INFO.
+/// Kind of question about an object: an index of GET_HANDLE_INFO.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum About {
     Parent = 1,
@@ -25,7 +25,7 @@ pub(super) enum About {
 /// NV01_ROOT, NV01_ROOT_NON_PRIV, NV01_ROOT_CLIENT: the classes of a client itself.
 const ROOTS: [u32; 3] = [0, 1, 0x41];
 
-/// An ioctl of the driver's.
+/// Makes an ioctl of the driver's.
 pub(super) fn call(
     what: &str,
     os: &dyn Os,
@@ -64,7 +64,7 @@ pub(super) fn control(
     succeeded(what, &argument)
 }
 
-/// Returns the class or the parent of an object of a client; `None` where the driver refuses.
+/// Returns the class or the parent of an object of a client; `None` if the driver refuses.
 pub(super) fn info(
     os: &dyn Os,
     version: Option<Version>,
@@ -82,7 +82,7 @@ pub(super) fn info(
     Some(u32::from_le_bytes([a, b, c, d]))
 }
 
-/// Tells whether the driver takes calls on behalf of a client through a file.
+/// Tells whether the driver accepts calls on behalf of a client through a file.
 pub(super) fn is_client(
     os: &dyn Os,
     version: Option<Version>,
@@ -100,7 +100,7 @@ pub(super) fn system(what: &str, error: io::Error) -> Error {
     }
 }
 
-/// The status that the driver left in a call's argument.
+/// Checks the status that the driver left in a call's argument.
 pub(super) fn succeeded(what: &str, call: &Structure) -> Result<(), Error> {
     match call.get("status")? as u32 {
         0 => Ok(()),

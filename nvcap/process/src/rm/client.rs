@@ -19,7 +19,7 @@ mod escape {
     pub(super) const REGISTER_FD: u8 = 0xc9;
 }
 
-/// The most GPUs that NV_ESC_CARD_INFO tells of (NV_MAX_DEVICES).
+/// The most GPUs in NV_ESC_CARD_INFO (NV_MAX_DEVICES).
 const MOST_CARDS: usize = 32;
 
 /// NV01_ROOT_CLIENT.
@@ -32,7 +32,7 @@ const CONTROL_FILE: &str = "/dev/nvidiactl";
 pub struct Object(pub u32);
 
 impl Object {
-    /// The handle as a field of a structure takes it.
+    /// Returns the handle as the value of a structure's field.
     pub fn field(self) -> u64 {
         self.0.into()
     }
@@ -41,9 +41,9 @@ impl Object {
 /// A GPU that the driver lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// The number of its device file.
+    /// Number of the device file.
     pub minor: u32,
-    /// The driver's number of the GPU.
+    /// Number of the GPU in the driver.
     pub id: u32,
 }
 
@@ -58,7 +58,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Makes a client. `version`: the driver's release, where it is known.
+    /// Makes a client. `version` is the driver's release, if known.
     pub fn new(os: Rc<dyn Os>, version: Option<Version>) -> Result<Self, Error> {
         let control = open(&*os, CONTROL_FILE)?;
         let mut client = Self {
@@ -71,7 +71,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The client's own handle.
+    /// Returns the client's own handle.
     pub fn root(&self) -> Object {
         self.root
     }
@@ -81,12 +81,12 @@ impl Client {
         &self.os
     }
 
-    /// The driver's release, where it is known.
+    /// Returns the driver's release, if known.
     pub fn version(&self) -> Option<Version> {
         self.version
     }
 
-    /// Makes a structure of the driver's release.
+    /// Makes a structure in the layout of the driver's release.
     pub fn structure(
         &self,
         name: &'static str,
@@ -177,7 +177,7 @@ impl Client {
         self.control_bytes(what, object, command, &mut [])
     }
 
-    /// Makes a control call whose structure the tables do not have. `parameters`: the structure's bytes.
+    /// Makes a control call whose structure the tables do not have. `parameters` are the structure's bytes.
     pub fn control_bytes(
         &self,
         what: &str,
@@ -197,7 +197,7 @@ impl Client {
         )
     }
 
-    /// Tells whether the driver takes calls for another client through this client's file: it should not.
+    /// Tells whether the driver accepts calls for another client through this client's file, which it should not.
     #[must_use]
     pub fn may_use(&self, client: u32) -> bool {
         let file = self.control.as_fd();
@@ -308,7 +308,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // What cannot be freed here goes when the file is closed, below.
+        // Objects that cannot be freed here are freed when the file is closed, below.
         let _ = self.free(self.root);
     }
 }
@@ -320,7 +320,7 @@ fn open(os: &dyn Os, path: &str) -> Result<OwnedFd, Error> {
     })
 }
 
-/// The device file of a GPU.
+/// Returns the device file of a GPU.
 pub fn gpu_file(minor: u32) -> String {
     format!("/dev/nvidia{minor}")
 }

@@ -16,17 +16,16 @@ const GET_ID_INFO_V2: u32 = 0x205;
 /// A GPU of a client.
 #[derive(Debug)]
 pub struct Device {
-    /// The device.
+    /// Handle of the device.
     pub device: Object,
-    /// The subdevice.
+    /// Handle of the subdevice.
     pub subdevice: Object,
-    /// File that stays open as long as the GPU is used: the driver keeps the GPU initialised.
+    /// File that stays open as long as the GPU is used, so that the driver keeps the GPU initialised.
     _file: OwnedFd,
 }
 
 impl Device {
-    /// Opens a GPU for a client. `fields`: the fields of NV0080_ALLOC_PARAMETERS beside the GPU's
-    /// number.
+    /// Opens a GPU for a client. `fields` are the fields of NV0080_ALLOC_PARAMETERS besides the GPU's number.
     pub fn open(
         client: &Client,
         card: Card,

@@ -1,4 +1,4 @@
-//! The control device's files that a process has open, duplicated (pidfd_getfd(2)).
+//! Duplicates (pidfd_getfd(2)) of the control device's files that a process has open.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use crate::memory::devices;
 
-/// The most descriptors of a process that are looked at, and the most files of the driver that are taken from them.
+/// The most descriptors of a process that are examined, and the most files of the driver that are taken from them.
 const MOST_DESCRIPTORS: usize = 1 << 16;
 const MOST_FILES: usize = 256;
 
@@ -22,7 +22,7 @@ pub(super) fn files_of(pid: u32) -> io::Result<Vec<OwnedFd>> {
         let Some(number) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        // The link alone is read here: a look at the file itself may never end, if another process serves it.
+        // Only the link is read: examining the file itself may never end, if another process serves it.
         let link = fs::read_link(format!("{folder}/{number}"));
         let named = link.is_ok_and(|link| link.file_name().is_some_and(|n| n == "nvidiactl"));
         if !named || files.len() >= MOST_FILES {
@@ -31,7 +31,7 @@ pub(super) fn files_of(pid: u32) -> io::Result<Vec<OwnedFd>> {
         // SAFETY: no pointers.
         let file = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
         let file = match descriptor(file) {
-            // It was closed meanwhile.
+            // The file was closed meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => continue,
             file => file?,
         };
@@ -44,7 +44,7 @@ pub(super) fn files_of(pid: u32) -> io::Result<Vec<OwnedFd>> {
 
 fn descriptor(result: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(result) {
-        // SAFETY: the kernel has just made it, and nobody else has it.
+        // SAFETY: the kernel has just made the descriptor, and nobody else has it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -1,8 +1,9 @@
 //! A client of the driver's resource manager (RM): objects are allocated, controlled and mapped by ioctls of /dev/nvidiactl.
 //!
 //! Numbers are those of the public headers (nvos.h, nv-ioctl-numbers.h, cl*.h, ctrl*.h). Structures come from the tables of facts/rm by the
-//! driver's release, so that one program works with all releases. Knows nothing of pushbuffers. Used by `nvcap bench`, which drives the GPU; by
-//! `nvcap share`, which reads the driver's record of context switches; and by `nvcap sample`, which has the GPU sample program counters.
+//! driver's release, so that one program works with all releases. The module knows nothing of pushbuffers. It is used by `nvcap bench`,
+//! which drives the GPU; by `nvcap share`, which reads the driver's record of context switches; and by `nvcap sample`, which makes the GPU
+//! sample program counters.
 
 mod call;
 mod client;
@@ -22,7 +23,7 @@ use std::io;
 
 use nvcap_decode::driver::{Version, names};
 
-/// The release of the driver that this machine runs; `None` where the driver is not loaded, or gives its release in an unknown form.
+/// Returns the release of the driver that this machine runs; `None` if the driver is not loaded, or gives its release in an unknown form.
 #[must_use]
 pub fn running_version() -> Option<Version> {
     let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
@@ -35,7 +36,7 @@ pub enum Error {
     /// A device file cannot be opened.
     #[error("cannot open {path}: {error}{}", hint(error))]
     Open {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// Error of the system.
         error: io::Error,
@@ -62,9 +63,9 @@ pub enum Error {
     /// The release's structure has no such field.
     #[error("{structure} of this release of the driver has no {field}: update nvcap")]
     Field {
-        /// The structure.
+        /// Name of the structure.
         structure: &'static str,
-        /// The field.
+        /// Name of the field.
         field: &'static str,
     },
     /// There is no such GPU.

@@ -1,5 +1,5 @@
-//! The three system calls that the driver takes (open, ioctl and mmap), and the files of another process. They are behind a trait, so that a program
-//! without a GPU can answer them.
+//! The three system calls on the driver's files (open, ioctl and mmap), and the files of another process. They are behind a trait, so that
+//! a program without a GPU can answer them.
 
 use std::{
     ffi::CString,
@@ -13,9 +13,9 @@ use std::{
 pub enum Access {
     /// Reads and writes: memory.
     ReadWrite,
-    /// Writes alone: doorbells, which cannot be read.
+    /// Writes only: doorbells, which cannot be read.
     WriteOnly,
-    /// Reads alone: memory that only the driver writes.
+    /// Reads only: memory that only the driver writes.
     ReadOnly,
 }
 
@@ -55,8 +55,8 @@ impl Os for Kernel {
 
     fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> io::Result<()> {
         loop {
-            // SAFETY: the driver reads and writes as many bytes as the request's number says, which is the slice's length
-            // (`Client::call`); what fields of it point to, the caller keeps until here.
+            // SAFETY: the driver reads and writes as many bytes as the request's number says, which is the slice's length (`Client::call`).
+            // The caller keeps the memory to which its fields point until this call returns.
             let result =
                 unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument.as_mut_ptr()) };
             if result >= 0 {
@@ -89,12 +89,13 @@ impl Os for Kernel {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was just mapped, and nothing else knows of it.
+        // SAFETY: the memory was just mapped, and nothing else knows of it.
         Ok(unsafe { Mapping::from_raw(start.cast(), len) })
     }
 }
 
-/// Memory that the GPU sees too. Accesses of single words are volatile, because the GPU reads and writes at any time; accesses of many bytes are not.
+/// Memory that the GPU sees, too. Accesses of single words are volatile, because the GPU reads and writes at any time; accesses of many
+/// bytes are not.
 #[derive(Debug)]
 pub struct Mapping {
     start: *mut u8,
@@ -102,7 +103,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Makes the value of an existing mapping. The mapping ends with the value.
+    /// Takes over an existing mapping, which ends with the value.
     ///
     /// # Safety
     /// `len` bytes are mapped at `start`, which is the start of a page, and nothing but this value unmaps them.
@@ -111,7 +112,7 @@ impl Mapping {
         Self { start, len }
     }
 
-    /// The address of the 32-bit word at `offset`, which stays valid as long as the mapping.
+    /// Returns the address of the 32-bit word at `offset`, which stays valid as long as the mapping.
     ///
     /// # Panics
     /// When the word does not lie in the mapping, or not at a multiple of 4: an error of the caller.
@@ -121,13 +122,13 @@ impl Mapping {
         unsafe { self.start.add(offset) }.cast()
     }
 
-    /// The 32-bit word at `offset`.
+    /// Returns the 32-bit word at `offset`.
     pub fn read(&self, offset: usize) -> u32 {
         // SAFETY: `word` gives an aligned address in the mapping.
         unsafe { self.word(offset).read_volatile() }
     }
 
-    /// The 64-bit word at `offset`, in one load where it is aligned.
+    /// Returns the 64-bit word at `offset`, in one load if it is aligned.
     pub fn read_long(&self, offset: usize) -> u64 {
         assert!(offset.is_multiple_of(8));
         self.word(offset + 4);
@@ -159,7 +160,7 @@ impl Mapping {
         }
     }
 
-    /// Copies bytes from `offset` on, in no certain order: for bytes that the GPU has written and leaves alone meanwhile.
+    /// Copies bytes from `offset` on, in no certain order. It is for bytes that the GPU has written and does not change meanwhile.
     pub fn read_bytes(&self, offset: usize, to: &mut [u8]) {
         assert!(offset <= self.len && to.len() <= self.len - offset);
         // SAFETY: within the mapping; nothing else in this process refers to `to`.

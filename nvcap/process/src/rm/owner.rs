@@ -1,9 +1,10 @@
-//! Clients of the driver that belong to a process. The driver itself tells it, asked through the files that the process has open.
+//! Clients of the driver that belong to a process, as told by the driver itself, which is asked through the files that the process has
+//! open.
 //!
-//! A client's handle is a number, which any process can have in its memory. But the driver takes a call for a client only through the file by which
-//! the client was made (its `clientOSInfo`). Through any other file it refuses the call with NV_ERR_INVALID_CLIENT, even root's. So the process's
-//! open files of the control device are duplicated (pidfd_getfd(2)), and the client is asked for its objects through them, by calls that change
-//! nothing. The duplicates keep the process's open files open: drop them soon.
+//! A client's handle is a number, which any process can have in its memory. However, the driver accepts a call for a client only through
+//! the file by which the client was made (its `clientOSInfo`). Through any other file it refuses the call with NV_ERR_INVALID_CLIENT, even
+//! root's. The process's open files of the control device are therefore duplicated (pidfd_getfd(2)), and the client is asked for its
+//! objects through them, by calls that change nothing. The duplicates keep the process's open files open: drop them soon.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +17,7 @@ use nvcap_decode::driver::Version;
 /// NV2080_CTRL_CMD_GPU_GET_ID (ctrl2080gpu.h), with one word.
 const GET_ID: u32 = 0x2080_0142;
 
-/// The control device's files that a process has open, duplicated.
+/// Duplicates of the control device's files that a process has open.
 pub struct Owner {
     os: Rc<dyn Os>,
     version: Option<Version>,
@@ -35,7 +36,7 @@ impl Owner {
     /// Duplicates the files of a process.
     ///
     /// # Errors
-    /// Those of pidfd_open(2), of reading `/proc/PID/fd`, and of pidfd_getfd(2): the right to trace the process is needed.
+    /// The errors of pidfd_open(2), of reading `/proc/PID/fd`, and of pidfd_getfd(2): the right to trace the process is needed.
     pub fn of(os: Rc<dyn Os>, version: Option<Version>, pid: u32) -> io::Result<Self> {
         let files = os.files_of(pid)?;
         Ok(Self { os, version, files })
@@ -47,7 +48,7 @@ impl Owner {
         self.files.len()
     }
 
-    /// The client with this handle, where one of the files made it.
+    /// Returns the client with this handle, if one of the files made it.
     #[must_use]
     pub fn client(&self, handle: u32) -> Option<OwnClient<'_>> {
         let own = |file: &OwnedFd| {
@@ -64,19 +65,19 @@ impl Owner {
 }
 
 impl OwnClient<'_> {
-    /// The class of an object.
+    /// Returns the class of an object.
     #[must_use]
     pub fn class(&self, object: u32) -> Option<u32> {
         self.ask(object, About::Class)
     }
 
-    /// The parent of an object.
+    /// Returns the parent of an object.
     #[must_use]
     pub fn parent(&self, object: u32) -> Option<u32> {
         self.ask(object, About::Parent)
     }
 
-    /// The driver's number of a subdevice's GPU.
+    /// Returns the driver's number of a subdevice's GPU.
     #[must_use]
     pub fn gpu(&self, subdevice: u32) -> Option<u32> {
         let (os, version) = (&*self.owner.os, self.owner.version);

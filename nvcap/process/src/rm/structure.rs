@@ -1,23 +1,22 @@
-//! A structure of the driver's interface, laid out for the driver's release (`driver::layout`). Makes no call.
+//! A structure of the driver's interface, laid out for the driver's release (`driver::layout`). The module makes no call.
 
 use nvcap_decode::driver::{Layout, Version, layout};
 
 use super::Error;
 
-/// The bytes of a structure, reached by the names of its fields.
+/// Bytes of a structure, accessed by the names of its fields.
 #[derive(Clone, Debug)]
 pub struct Structure {
     layout: Layout,
-    /// The structure's bytes, and [`SLACK`] bytes behind them.
+    /// Bytes of the structure, and [`SLACK`] bytes behind them.
     bytes: Vec<u8>,
 }
 
-/// Bytes behind a structure. A driver that is newer than nvcap's tables may have a longer structure, and writes all of it
-/// back.
+/// Number of bytes behind a structure. A driver that is newer than nvcap's tables may have a longer structure, and writes all of it back.
 const SLACK: usize = 4096;
 
 impl Structure {
-    /// Makes the structure `name` with these fields set and all others zero. Of an array, the first element is set.
+    /// Makes the structure `name` with these fields set and all others zero. For an array, the first element is set.
     pub fn of(
         name: &'static str,
         version: Option<Version>,
@@ -34,7 +33,7 @@ impl Structure {
         Ok(structure)
     }
 
-    /// Sets element `i` of a field, or the field itself where the field is no array.
+    /// Sets element `i` of a field, or the field itself if it is no array.
     pub fn set(&mut self, field: &'static str, i: usize, value: u64) -> Result<(), Error> {
         let at = self.place(field, i)?;
         for (byte, value) in self.bytes[at].iter_mut().zip(value.to_le_bytes()) {
@@ -87,7 +86,7 @@ impl Structure {
     }
 }
 
-/// Number of elements of a C type: `n` of `T[n]`, else one.
+/// Returns the number of elements of a C type: `n` of `T[n]`, else one.
 fn elements(kind: &str) -> usize {
     let count = kind.split_once('[').and_then(|(_, n)| n.strip_suffix(']'));
     count.and_then(|n| n.parse().ok()).unwrap_or(1).max(1)

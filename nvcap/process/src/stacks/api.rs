@@ -1,15 +1,14 @@
-//! Function of CUDA's interface that the program of a stack called.
+//! Function of CUDA's interface that the program called, found on its stack.
 
 use std::sync::Arc;
 
 use nvcap_decode::record::Frame;
 
-/// The outermost function of the driver's interface (`cu...` of libcuda); or the function of the runtime (`cuda...`) that
-/// called it, where its symbol is known. The runtime may be linked into the program: its functions' symbols are then the
-/// program's.
+/// Returns the outermost function of the driver's interface (`cu...` of libcuda), or the function of the runtime (`cuda...`) that called
+/// it, if its symbol is known. The runtime may be linked into the program; its functions' symbols are then the program's.
 pub(super) fn called(frames: &[Frame]) -> Option<Arc<str>> {
     let driver = frames.iter().rposition(is_driver_call);
-    // What lies inside libcuda is no call of the program's; without libcuda's name all frames count.
+    // Frames inside libcuda are no calls of the program's. Without libcuda's name all frames count.
     let beyond = driver.map_or(0, |at| at + 1);
     let runtime = frames[beyond..].iter().rposition(is_runtime_call);
     let at = runtime.map(|at| beyond + at).or(driver)?;
@@ -24,8 +23,8 @@ fn is_runtime_call(frame: &Frame) -> bool {
     is_named(frame, "cuda")
 }
 
-/// Tells whether a frame's symbol is the prefix with a capital letter behind it: a function of C. Functions of C++, and of
-/// a library named cu-something, have other names.
+/// Tells whether a frame's symbol is the prefix followed by a capital letter: a function of C. Functions of C++, and of a library named
+/// cu-something, have other names.
 fn is_named(frame: &Frame, prefix: &str) -> bool {
     let rest = frame.symbol.as_deref().and_then(|s| s.strip_prefix(prefix));
     rest.is_some_and(|rest| {
@@ -34,7 +33,7 @@ fn is_named(frame: &Frame, prefix: &str) -> bool {
     })
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 pub(super) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -1,8 +1,8 @@
-//! Names of functions as the source writes them.
+//! Names of functions as written in the source.
 
 use std::fmt;
 
-/// The longest mangled name that is demangled, in bytes: templates of templates grow without bound.
+/// The longest mangled name that is demangled, bytes: templates of templates grow without limit.
 const MOST: usize = 4096;
 /// The longest text of a frame, in bytes: the name of a function or of a source file. A mangled name of 200 bytes can stand for a
 /// name of gigabytes, because each part of it may repeat an earlier part twice.
@@ -10,8 +10,8 @@ pub(super) const MOST_TEXT: usize = 16 << 10;
 /// The most pieces that form a name; some are empty.
 const MOST_PIECES: usize = 64 << 10;
 
-/// A function's name from its symbol: of Rust without hash, of C++ with parameters, of C as it is. `Err` has the symbol where the
-/// name would be longer than [`MOST_TEXT`], or where the symbol is too long to be demangled.
+/// Returns a function's name from its symbol: of Rust without hash, of C++ with parameters, of C unchanged. `Err` has the symbol if the
+/// name would be longer than [`MOST_TEXT`], or if the symbol is too long to be demangled.
 pub(super) fn demangle(symbol: &str) -> Result<String, &str> {
     if symbol.len() > MOST {
         let is_mangled = symbol.starts_with("_Z") || symbol.starts_with("_R");
@@ -38,7 +38,7 @@ pub(super) fn demangle(symbol: &str) -> Result<String, &str> {
     Ok(symbol.to_owned())
 }
 
-/// Text of [`MOST_TEXT`] bytes at most; longer text has `…` at its end.
+/// Returns text of [`MOST_TEXT`] bytes at most; longer text gets `…` at its end.
 pub(super) fn within(text: String) -> String {
     const MARK: &str = "…";
     if text.len() <= MOST_TEXT {
@@ -63,7 +63,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Collects the text that `write` writes. `Err(true)` where the text is too long, `Err(false)` where it cannot be written.
+    /// Collects the text that `write` writes. `Err(true)` if the text is too long, `Err(false)` if it cannot be written.
     fn of(write: impl FnOnce(&mut Self) -> fmt::Result) -> Result<String, bool> {
         let mut to = Self::default();
         match write(&mut to) {
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(demangle(&long), Ok(long.clone()));
     }
 
-    /// A name of types that each take the type before twice: 193 bytes that stand for 15 MB.
+    /// Test of a name of types that each repeat the previous type twice: 193 bytes that stand for 15 MB.
     #[test]
     fn a_name_that_doubles_stays_as_it_is() {
         let mut doubling = "_Z4f000PFviiE".to_owned();
@@ -130,7 +130,7 @@ mod tests {
         }
         assert!(doubling.len() < 256);
         assert_eq!(demangle(&doubling), Err(doubling.as_str()));
-        // The form of Rust's that can name an earlier part.
+        // The form of Rust's names that can refer to an earlier part.
         let tuples = (0..20).fold(String::new(), |text, _| text + "T") + "uE";
         let symbol = format!("_RIC1a{tuples}");
         assert!(demangle(&symbol).is_ok_and(|name| name.len() <= MOST_TEXT));

@@ -10,7 +10,7 @@ type Reader = EndianArcSlice<LittleEndian>;
 /// A place in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The function's symbol, as the compiler wrote it.
+    /// Symbol of the function, as the compiler wrote it.
     pub function: Option<String>,
     pub file: Option<String>,
     pub line: Option<u32>,
@@ -26,8 +26,7 @@ impl std::fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// Makes the lines of a file; `None` where the file has none. `section` returns a section's bytes by its
-    /// name.
+    /// Makes the lines of a file; `None` if the file has none. `section` returns a section's bytes by its name.
     pub(super) fn of(mut section: impl FnMut(&str) -> Option<Vec<u8>>) -> Option<Self> {
         let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
             let bytes = section(id.name()).unwrap_or_default();
@@ -37,8 +36,7 @@ impl Lines {
         Context::from_dwarf(dwarf).ok().map(Self)
     }
 
-    /// The source places of an address, the innermost inlined function first; the last is the function
-    /// itself.
+    /// Returns the source places of an address, the innermost inlined function first; the last is the function itself.
     pub(super) fn at(&self, address: u64) -> Vec<Place> {
         let mut places = Vec::new();
         let Ok(mut frames) = self.0.find_frames(address).skip_all_loads() else {

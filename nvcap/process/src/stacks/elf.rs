@@ -32,13 +32,13 @@ const MOST: u64 = 256 << 20;
 const MOST_LINES: u64 = 512 << 20;
 /// The most sections of a file. A file with more counts as one without sections. Linked files have some dozen.
 const MOST_SECTIONS: usize = 1 << 14;
-/// The longest name of a section that is kept, in bytes: the sections that are looked for have shorter names.
+/// The longest name of a section that is kept, bytes. The sections that are looked for have shorter names.
 const MOST_SECTION_NAME: usize = 32;
-/// The most program headers. Linux executes no file with more: headers may take 64 KiB.
+/// The most program headers. Linux executes no file with more, because its limit for headers is 64 KiB.
 const MOST_SEGMENTS: usize = (64 << 10) / 56;
 /// The most symbols of a table. The largest libraries have about a million.
 const MOST_SYMBOLS: u64 = 1 << 22;
-/// Bytes of a symbol.
+/// Length of a symbol, bytes.
 const SYMBOL: usize = 24;
 /// The longest name that is read.
 const MOST_NAME: usize = 8192;
@@ -47,12 +47,12 @@ const MOST_NAME: usize = 8192;
 #[derive(Debug)]
 enum Data {
     File(File),
-    /// Image of the code that the kernel gives to each process (the vdso).
+    /// Image of the code that the kernel maps into each process (the vdso).
     Memory(Vec<u8>),
 }
 
 impl Data {
-    /// Reads up to `len` bytes; fewer at the file's end.
+    /// Reads up to `len` bytes, or fewer at the file's end.
     fn read(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
         match self {
             Self::Memory(bytes) => {
@@ -113,7 +113,7 @@ struct Symbol {
 /// A mapped ELF file: its segments, sections and symbols. Addresses are those of the file's own tables.
 #[derive(Debug)]
 pub(super) struct Elf {
-    /// Number that no other file has.
+    /// Number that no other opened file has.
     number: u64,
     data: Data,
     segments: Vec<Segment>,
@@ -149,7 +149,7 @@ impl Elf {
         Some(Self::new(Data::File(opened), segments, sections))
     }
 
-    /// Reads the vdso, which lies only in the process's memory.
+    /// Reads the vdso, which exists only in the process's memory.
     fn of_kernel(mapped: &Mapped, pid: u32, room: &Room) -> Option<Self> {
         if &*mapped.name != "[vdso]" {
             return None;
@@ -185,7 +185,7 @@ impl Elf {
     /// Returns the bias: the difference between the mapping's addresses and the file's.
     pub(super) fn bias(&self, mapped: &Mapped) -> Option<u64> {
         let within = |s: &&Segment| {
-            // A mapping begins at a whole page, maybe before the segment.
+            // A mapping begins at a whole page, possibly before the segment.
             let from = s.offset & !0xfff;
             s.executable && (from..s.offset.saturating_add(s.len)).contains(&mapped.offset)
         };
@@ -197,7 +197,7 @@ impl Elf {
         Some(mapped.start.wrapping_sub(first))
     }
 
-    /// The lowest address that is loaded.
+    /// Returns the lowest address that is loaded.
     pub(super) fn base(&self) -> u64 {
         let addresses = self.segments.iter().map(|s| s.address & !0xfff);
         addresses.min().unwrap_or(0)
@@ -207,7 +207,7 @@ impl Elf {
         self.sections.get(name).copied()
     }
 
-    /// A section's bytes as they lie in the file, where the budget suffices.
+    /// Returns a section's bytes as they lie in the file, if the budget suffices.
     fn bytes(&self, section: Section, room: &Room) -> Option<Vec<u8>> {
         if section.size > MOST {
             room.leave_out(left_out::LARGE_TABLES, (self.number, section.index));
@@ -225,17 +225,17 @@ impl Elf {
             .filter(|bytes| bytes.len() == len)
     }
 
-    /// A section's bytes, where they are not compressed.
+    /// Returns a section's bytes if they are not compressed.
     pub(super) fn plain(&self, name: &str, room: &Room) -> Option<(Section, Arc<[u8]>)> {
         let section = self.section(name).filter(|s| !s.compressed)?;
         Some((section, self.bytes(section, room)?.into()))
     }
 
-    /// The name of the function at an address, and the function's first address.
+    /// Returns the name of the function at an address, and the function's first address.
     pub(super) fn symbol(&self, address: u64, room: &Room) -> Option<(String, u64)> {
         let symbols = match self.symbols.get() {
             Some(symbols) => symbols,
-            // Another process may have room for them.
+            // Another process may have budget for them.
             None => {
                 let symbols = self.read_symbols(room)?;
                 self.symbols.get_or_init(|| symbols)
@@ -252,7 +252,7 @@ impl Elf {
         (!name.is_empty()).then(|| (name.into_owned(), symbol.address))
     }
 
-    /// Reads the symbols; `None` where the budget does not suffice.
+    /// Reads the symbols; `None` if the budget does not suffice.
     fn read_symbols(&self, room: &Room) -> Option<Vec<Symbol>> {
         let mut symbols = Vec::new();
         for table in [".symtab", ".dynsym"] {
@@ -263,7 +263,7 @@ impl Elf {
                 room.leave_out(left_out::SYMBOLS, (self.number, table.index));
                 continue;
             }
-            // Once as they lie in the file, once as they are kept.
+            // They count twice: as they lie in the file, and as they are kept.
             room.take(2 * table.size, (self.number, table.index))?;
             let names = self.sections.values().find(|s| s.index == table.link);
             if let (Some(names), Some(bytes)) = (names, self.read(table)) {
@@ -271,14 +271,14 @@ impl Elf {
                 symbols.extend(all.filter_map(|b| symbol_of(b, *names)));
             }
         }
-        // Of two at one address the longer one is found.
+        // Of two symbols at one address, the longer one is found.
         symbols.sort_by_key(|s| (s.address, s.size));
         symbols.dedup_by_key(|s| (s.address, s.size));
         symbols.shrink_to_fit();
         Some(symbols)
     }
 
-    /// The source places of an address, the innermost inlined function first; none without debugging information.
+    /// Returns the source places of an address, the innermost inlined function first; empty without debugging information.
     pub(super) fn places(&self, address: u64, room: &Room) -> Vec<Place> {
         guarded(|| self.lines(room).map(|lines| lines.at(address)))
             .flatten()
@@ -301,13 +301,13 @@ impl Elf {
             })
         };
         let lines = guarded(read).flatten();
-        // Another process may have room for them.
+        // Another process may have budget for them.
         (!is_short)
             .then(|| self.lines.get_or_init(|| lines))?
             .as_ref()
     }
 
-    /// A section's bytes, decompressed, where the budget suffices.
+    /// Returns a section's bytes, decompressed, if the budget suffices.
     fn unpacked(&self, section: Section, most: &mut u64, room: &Room) -> Option<Vec<u8>> {
         let bytes = self.bytes(section, room)?;
         let mut fits = |bytes: u64| {
@@ -342,8 +342,8 @@ fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Tells whether an opened file is the one that the mapping names. The device is not compared: on some file systems (btrfs, overlayfs) the
-/// two ways to read it give different numbers.
+/// Tells whether an opened file is the one that the mapping names. The device is not compared, because on some file systems (btrfs,
+/// overlayfs) the two ways to read it give different numbers.
 fn is_file(opened: &Metadata, file: &MappedFile) -> bool {
     opened.ino() == file.inode
 }
@@ -387,7 +387,7 @@ fn parts<'d>(
                 index: index.0 as u32,
                 kind: section.sh_type(Le),
             };
-            // Without contents in this file, as in one that holds debugging information alone.
+            // Such a section has no contents in this file, as in one that holds only debugging information.
             if part.kind != object::elf::SHT_NOBITS {
                 named
                     .entry(String::from_utf8_lossy(name).into_owned())
@@ -398,7 +398,7 @@ fn parts<'d>(
     Some((segments, named))
 }
 
-/// A function's symbol, from its 24 bytes.
+/// Parses a function's symbol from its 24 bytes.
 fn symbol_of(bytes: &[u8], names: Section) -> Option<Symbol> {
     let u64_at = |at: usize| nvcap_decode::wire::words::u64_at(bytes, at);
     let name = nvcap_decode::wire::words::u32_at(bytes, 0)?;
@@ -414,11 +414,11 @@ fn symbol_of(bytes: &[u8], names: Section) -> Option<Symbol> {
     })
 }
 
-/// The symbol of the function that contains an address. A symbol without a size reaches up to the next.
+/// Returns the symbol of the function that contains an address. A symbol without a size extends up to the next.
 fn find(symbols: &[Symbol], address: u64) -> Option<Symbol> {
     let behind = symbols.partition_point(|s| s.address <= address);
     let before = symbols[..behind].iter().rev();
-    // Functions within functions: a few before the nearest may still hold the address.
+    // Functions may lie within functions: a few symbols before the nearest may still contain the address.
     let mut near = before.take(8);
     let with_size = near.clone().find(|s| address - s.address < s.size);
     with_size
@@ -515,7 +515,7 @@ mod tests {
         assert!(parts(&b"#!/bin/sh"[..], &Room::default()).is_none());
     }
 
-    /// A file of 64-bit words, with a table of sections and one of symbols at its end.
+    /// Makes a file of 64-bit words, with a table of sections and one of symbols at its end.
     fn file_of(sections: &[(u32, u64, u64, u32)], count: Option<u64>) -> Vec<u8> {
         let names = b"\0.shstrtab\0.symtab\0";
         let mut bytes = vec![0; 64];
@@ -543,7 +543,7 @@ mod tests {
         bytes
     }
 
-    /// Files may be sparse: a table of gigabytes costs its maker nothing.
+    /// Test that endless tables are left out and reported. Files may be sparse: a table of gigabytes costs its maker nothing.
     #[test]
     fn tables_without_end_are_left_out_and_said() {
         let few = file_of(&[], None);
@@ -555,7 +555,7 @@ mod tests {
         many.resize(96 + 64 * count as usize, 0);
         let (_, named) = parts(many.as_slice(), &room).unwrap();
         assert!(named.is_empty() && room.left_out().len() == 1);
-        // Symbols, of which more are said to be there than are looked at.
+        // Symbols: the file claims to have more than are examined.
         let table = |size| {
             let bytes = file_of(&[(11, 64, size, 2)], None);
             Elf::of_bytes(bytes).unwrap()
@@ -568,11 +568,11 @@ mod tests {
             (left(), room.left_out()),
             (all, vec![(left_out::SYMBOLS, 1)])
         );
-        // What one address space has no room for, another may have.
+        // Parts for which one address space has no budget may fit that of another.
         let elf = table(24);
         let (none, some) = (Room::of(47), Room::of(48));
         assert_eq!(elf.symbol(64, &none), None);
-        // Asked for again, it is counted once; of another file, twice.
+        // If it is asked for again, it is counted once; in another file, it is counted again.
         assert_eq!(elf.symbol(64, &none), None);
         assert_eq!(none.left_out(), [(left_out::TABLES, 1)]);
         assert_eq!(table(24).symbol(64, &none), None);

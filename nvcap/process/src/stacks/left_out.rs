@@ -11,32 +11,32 @@ use crate::procfs::budget::Budget;
 /// The most bytes that are read of all files of an address space together.
 const MOST_OF_SPACE: u64 = 1 << 30;
 
-/// The most parts of one reason that are remembered, so that each part is counted once. Further parts are counted each time that they
-/// are left out.
+/// The most parts of one reason that are kept, so that each part is counted once. Further parts are counted each time that they are left
+/// out.
 const MOST_PARTS: usize = 1 << 16;
 
-/// Files on FUSE.
+/// Reason: files on FUSE.
 pub(super) const ON_FUSE: &str = "mapped files on FUSE, which are not opened";
-/// Tables beyond the budget of an address space.
+/// Reason: tables beyond the budget of an address space.
 pub(super) const TABLES: &str =
     "tables of mapped files: they have more than is read of the files of one process";
-/// Tables that are too large by themselves.
+/// Reason: tables that are too large by themselves.
 pub(super) const LARGE_TABLES: &str =
     "tables of mapped files that are larger than 256 MiB, or 512 MiB of debugging information";
-/// Too many symbols.
+/// Reason: too many symbols.
 pub(super) const SYMBOLS: &str = "symbols of a mapped file that has more than 4 million";
-/// Too many sections.
+/// Reason: too many sections.
 pub(super) const SECTIONS: &str = "sections of a mapped file that has more than 16,384";
-/// Names that are cut, or not demangled.
+/// Reason: names that are cut, or not demangled.
 pub(super) const NAMES: &str = "parts of long names: they are cut at 16 KiB, and mangled ones that stand for more stay mangled";
-/// Names that are not read.
+/// Reason: names that are not read.
 pub(super) const LONG_SYMBOLS: &str = "names of functions that are longer than 8 KiB";
-/// Names or lines of Python that exceed the budget.
+/// Reason: names or lines of Python that exceed the budget.
 pub const PYTHON: &str = "names or lines of Python functions: they have more than is read of one process or of one function";
-/// Callers in Python that the BPF program does not reach.
+/// Reason: callers in Python that the BPF program does not reach.
 pub(super) const PYTHON_CALLERS: &str =
     "callers in Python beyond the 64 innermost frames, by stack";
-/// Callers of deep stacks.
+/// Reason: callers of deep stacks.
 pub(super) const CALLERS: &str = "callers beyond 192 frames or 4 MiB of them, by stack";
 
 /// Counts of omissions, by reason.
@@ -54,7 +54,7 @@ struct Parts {
 }
 
 impl LeftOut {
-    /// Counts a part, if it was not counted before. True for the first part of this reason.
+    /// Counts a part, if it was not counted before. Returns true for the first part of this reason.
     pub(crate) fn add(&mut self, why: &'static str, part: impl Hash) -> bool {
         let part = self.hasher.hash_one(part);
         let parts = self.reasons.entry(why).or_default();
@@ -72,13 +72,13 @@ impl LeftOut {
         self.reasons.entry(why).or_default().count += count;
     }
 
-    /// The reasons with their counts.
+    /// Returns the reasons with their counts.
     pub(super) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.reasons.iter().map(|(why, parts)| (*why, parts.count))
     }
 }
 
-/// Budget for the files of one address space, and counts of what was left out because of it.
+/// Budget for the files of one address space, and counts of the parts that were left out because of it.
 #[derive(Debug)]
 pub(super) struct Room {
     budget: Budget,
@@ -100,7 +100,7 @@ impl Room {
         }
     }
 
-    /// Takes this many bytes for a part. None, and the part is left out, where fewer are left.
+    /// Takes this many bytes for a part. If fewer are left, returns `None`, and the part is left out.
     pub(super) fn take(&self, bytes: u64, part: impl Hash) -> Option<()> {
         let fits = self.budget.take(bytes);
         if !fits {
@@ -116,17 +116,17 @@ impl Room {
         }
     }
 
-    /// Names of the parts that were left out, with their counts.
+    /// Returns names of the parts that were left out, with their counts.
     pub(super) fn left_out(&self) -> Vec<(&'static str, u64)> {
         self.left_out.borrow().counts().collect()
     }
 
-    /// True once a part needed more bytes than were left.
+    /// Tells whether a part has needed more bytes than were left.
     pub(super) fn is_spent(&self) -> bool {
         self.budget.is_spent()
     }
 
-    /// Bytes that are left.
+    /// Returns the number of bytes that are left.
     #[cfg(test)]
     pub(super) fn left(&self) -> u64 {
         self.budget.left()

@@ -1,7 +1,7 @@
-//! Puts Python frames in the place of the frames of the interpreter that runs them.
+//! Merge of Python frames into a stack, in the place of the frames of the interpreter that runs them.
 //!
-//! Each call of the interpreter (`_PyEval_EvalFrameDefault`) runs a number of Python functions, which call each other without a
-//! C frame. The calls of the interpreter on the C stack have the same order as the runs of Python frames.
+//! Each call of the interpreter (`_PyEval_EvalFrameDefault`) runs a number of Python functions, which call each other without a C frame.
+//! The calls of the interpreter on the C stack have the same order as these runs of Python frames.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use nvcap_common::{PYTHON_ENTRY, PythonFrame};
 
 use nvcap_decode::record::{Frame, StackEnd};
 
-/// Cuts Python frames, newest first, into runs: one for each call of the interpreter. In 3.10 (`each`) every function has a
-/// call of its own.
+/// Cuts Python frames, newest first, into runs: one for each call of the interpreter. In 3.10 (`each`) every function has its own call of
+/// the interpreter.
 pub(super) fn runs(frames: &[PythonFrame], each: bool) -> Vec<Vec<PythonFrame>> {
     let mut runs = vec![Vec::new()];
     for frame in frames {
@@ -35,9 +35,9 @@ fn is_interpreter(frame: &Frame) -> bool {
     !frame.inlined && symbol.starts_with("_PyEval_EvalFrameDefault")
 }
 
-/// Puts the runs of Python frames, newest first, in the place of the interpreter's calls. The interpreter's other frames, which
-/// say nothing of the program, are left out. A run whose call is not on the C stack is put behind the oldest call that is;
-/// where the C stack was not found to its end, it is put behind the whole stack.
+/// Puts the runs of Python frames, newest first, in the place of the interpreter's calls. The interpreter's other frames, which say nothing
+/// about the program, are left out. A run whose call is not on the C stack is put behind the oldest call that is; if the C stack was not
+/// found to its end, the run is put behind the whole stack.
 pub(super) fn merged(native: Vec<Frame>, runs: Vec<Vec<Frame>>, end: StackEnd) -> Vec<Frame> {
     if runs.is_empty() {
         return native;
@@ -155,7 +155,7 @@ mod tests {
         let lengths = |frames: &[PythonFrame], each| {
             runs(frames, each).iter().map(Vec::len).collect::<Vec<_>>()
         };
-        // 3.12: the interpreter's own frames stand between.
+        // 3.12: the interpreter's own frames are in between.
         assert_eq!(
             lengths(&[code(8), code(16), code(0), code(8), code(0)], false),
             [2, 1]
@@ -164,7 +164,7 @@ mod tests {
         let marked = [code(8), code(16 | PYTHON_ENTRY), code(8 | PYTHON_ENTRY)];
         assert_eq!(lengths(&marked, false), [2, 1]);
         assert_eq!(runs(&marked, false)[1], [code(8)]);
-        // 3.10: a call each.
+        // 3.10: one call each.
         assert_eq!(lengths(&[code(8), code(16)], true), [1, 1]);
         assert_eq!(lengths(&[], true), [0; 0]);
     }

@@ -2,15 +2,14 @@
 //!
 //! - [`python`]: the frames of CPython.
 //!
-//! Stacks of doorbells; the BPF programs copied their bytes, which become frames with names:
+//! Stacks of doorbells, whose bytes the BPF programs copied; they are turned into frames with names:
 //!
 //! - `queue`: stacks on their way from the reader thread to the thread that resolves them.
 //! - `modules`: the files that are mapped in a process, with their addresses.
-//! - `elf`: a mapped file: its unwind tables, symbols and debugging information, each read when it is first
-//!   needed.
+//! - `elf`: a mapped file: its unwind tables, symbols and debugging information, each read at the first need.
 //! - `dwarf`: source lines and inlined functions.
 //! - `unwind`: computes return addresses from registers and bytes.
-//! - `resolve`: computes frames from a stack of the queue, with all of the above.
+//! - `resolve`: computes the frames of a stack of the queue, by means of all of the above.
 //! - `merge`: puts Python frames in the place of the interpreter's.
 //! - `snapshot`: the stacks of all threads at one look, for `nvcap dump`.
 //! - `sample`: registers and stacks of threads that run in user mode.

@@ -13,11 +13,11 @@ use crate::procfs::{
 pub(crate) struct Mapped {
     /// First address.
     pub start: u64,
-    /// Address behind the last.
+    /// Address after the last byte.
     pub end: u64,
     /// Offset in the file.
     pub offset: u64,
-    /// The file; `None` for code without one.
+    /// File; `None` for code without one.
     pub file: Option<MappedFile>,
     /// Name as the kernel shows it: the path, `[vdso]`, or nothing.
     pub name: Arc<str>,
@@ -26,9 +26,9 @@ pub(crate) struct Mapped {
 /// Identity of a mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MappedFile {
-    /// The file system's device, as the kernel shows it.
+    /// Device of the file system, as the kernel shows it.
     pub device: Box<str>,
-    /// The file's inode on that device.
+    /// Inode of the file on that device.
     pub inode: u64,
 }
 
@@ -50,21 +50,22 @@ impl Mapped {
         })
     }
 
-    /// The paths by which the mapping's file may be opened, the surest first; each with whether the
-    /// opened file must be checked to be the mapped one.
+    /// Returns the paths by which the mapping's file may be opened, the most reliable first, each with whether the opened file must be
+    /// checked to be the mapped one.
     pub(super) fn paths(&self, pid: u32) -> Vec<(String, bool)> {
         let range = format!("map_files/{:x}-{:x}", self.start, self.end);
         let mut paths = vec![(path_of(pid, &range), false)];
-        // Also where that one is refused (it needs CAP_CHECKPOINT_RESTORE) and the file was deleted or lies in a memfd.
+        // This path also works if the previous one is refused (it needs CAP_CHECKPOINT_RESTORE) and the file was deleted or lies in a
+        // memfd.
         paths.extend(program_as(pid, &self.name).map(|path| (path, true)));
         paths.push((path_of(pid, &format!("root{}", self.name)), true));
-        // Of a process that is gone.
+        // For a process that is gone.
         paths.push((self.name.to_string(), true));
         paths
     }
 }
 
-/// The reason why none of the paths leads to a file.
+/// Returns the reason why none of the paths leads to a file.
 pub(super) fn not_opened(pid: u32) -> &'static str {
     match has_ended(pid) {
         true => "mapped files of a process that has ended, which are not there any more",
@@ -75,7 +76,7 @@ pub(super) fn not_opened(pid: u32) -> &'static str {
     }
 }
 
-/// The executable mappings of a process, by address; none where it is gone or cannot be read.
+/// Returns the executable mappings of a process, by address; empty if the process is gone or cannot be read.
 pub(super) fn of_process(pid: u32) -> Vec<Mapped> {
     let mut mapped = Vec::new();
     let read = each_line(pid, &mut || {}, &mut |line| {
@@ -87,7 +88,7 @@ pub(super) fn of_process(pid: u32) -> Vec<Mapped> {
     mapped
 }
 
-/// The mapping that contains an address.
+/// Returns the mapping that contains an address.
 pub(super) fn at(mapped: &[Mapped], address: u64) -> Option<&Mapped> {
     let behind = mapped.partition_point(|m| m.start <= address);
     mapped[..behind].last().filter(|m| address < m.end)
@@ -97,7 +98,7 @@ pub(super) fn at(mapped: &[Mapped], address: u64) -> Option<&Mapped> {
 mod tests {
     use super::*;
 
-    /// Opens a program whose file is deleted, without the path that needs a capability of its own.
+    /// Test of opening a program whose file is deleted, without the path that needs a capability of its own.
     #[test]
     fn a_deleted_program_is_opened() {
         use std::os::unix::fs::MetadataExt as _;
@@ -106,7 +107,7 @@ mod tests {
         let path = std::env::temp_dir().canonicalize().unwrap().join(name);
         let sleep = ["/usr/bin/sleep", "/bin/sleep"];
         let sleep = sleep.iter().find(|s| std::path::Path::new(s).exists());
-        // By another program: one that is being written, also by a fork of this one, cannot be executed.
+        // Another program copies it: a file that is open for writing, even in a fork of this program, cannot be executed.
         let copied = std::process::Command::new("cp")
             .arg(sleep.unwrap())
             .arg(&path)

@@ -1,7 +1,7 @@
-//! Queue of stacks: the reader thread puts stacks in as they come, the main thread takes them out and finds their frames.
+//! Queue of stacks: the reader thread adds stacks as they come, and the main thread takes them out and finds their frames.
 //!
-//! The queue is bounded in bytes: while the main thread is behind, further stacks are dropped and counted. Submissions have
-//! a queue of their own and do not wait for stacks.
+//! The queue is bounded in bytes: if the main thread falls behind, further stacks are dropped and counted. Submissions have a queue of
+//! their own and do not wait for stacks.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -37,7 +37,7 @@ pub struct RawStack {
     pub lr: u64,
     /// The stack from `sp` upward.
     pub bytes: Vec<u8>,
-    /// True if as many bytes came as were asked for: the stack may go on behind them.
+    /// True if as many bytes came as were asked for, so that the stack may continue behind them.
     pub cut: bool,
     /// The Python frames, the newest first.
     pub python: Vec<PythonFrame>,
@@ -48,8 +48,8 @@ struct Inside {
     waiting: VecDeque<RawStack>,
     bytes: usize,
     lost: u64,
-    /// The mappings of address spaces at the time of their first stack, kept because a process may be gone before its stack
-    /// is resolved.
+    /// Mappings of address spaces at the time of their first stack. They are kept because a process may be gone before its stack is
+    /// resolved.
     first: HashMap<u32, (Vec<Mapped>, Option<Python>)>,
     /// Names of Python frames, by address space.
     named: Vec<(u32, PythonFrame, Location)>,
@@ -96,40 +96,40 @@ impl StackQueue {
         self.lock().lost += count;
     }
 
-    /// Takes note of an address space at its first stack: its mappings and its Python.
+    /// Records the mappings and the Python of an address space, at its first stack.
     pub fn put_space(&self, space: u32, pid: u32, python: Option<Python>) {
         let mapped = super::modules::of_process(pid);
         self.lock().first.insert(space, (mapped, python));
     }
 
-    /// Takes the number of stacks that were lost since the last call.
+    /// Returns the number of stacks that were lost since the last call.
     pub(crate) fn take_lost(&self) -> u64 {
         std::mem::take(&mut self.lock().lost)
     }
 
-    /// Takes note of a Python frame's name. To be called before the stack that has the frame is put in.
+    /// Records a Python frame's name. It must be called before the stack with the frame is put in.
     pub fn put_name(&self, space: u32, frame: PythonFrame, name: Location) {
         self.lock().named.push((space, frame, name));
     }
 
-    /// Counts a Python frame of an address space whose name or line was left out, once.
+    /// Counts, once, a Python frame of an address space whose name or line was left out.
     pub fn leave_out(&self, why: &'static str, space: u32, frame: PythonFrame) {
         if self.lock().left_out.add(why, (space, frame)) {
             log::warn!("not read for stacks: {why}");
         }
     }
 
-    /// Counts of omissions so far, by reason.
+    /// Returns the counts of omissions so far, by reason.
     pub(super) fn left_out(&self) -> Vec<(&'static str, u64)> {
         self.lock().left_out.counts().collect()
     }
 
-    /// Takes the names that were noted since the last call.
+    /// Takes out the names that were recorded since the last call.
     pub(super) fn take_names(&self) -> Vec<(u32, PythonFrame, Location)> {
         std::mem::take(&mut self.lock().named)
     }
 
-    /// Takes the next stack.
+    /// Takes out the next stack.
     pub(crate) fn take(&self) -> Option<RawStack> {
         let mut inside = self.lock();
         let stack = inside.waiting.pop_front()?;
@@ -137,7 +137,7 @@ impl StackQueue {
         Some(stack)
     }
 
-    /// Takes the mappings and the Python that were noted at an address space's first stack. They can be taken once.
+    /// Takes out the mappings and the Python that were recorded at an address space's first stack. This works once.
     pub(super) fn take_space(&self, space: u32) -> Option<(Vec<Mapped>, Option<Python>)> {
         self.lock().first.remove(&space)
     }

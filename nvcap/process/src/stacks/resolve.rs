@@ -1,5 +1,5 @@
-//! Finds the named frames of a stack of the queue. Results are remembered: for each address space its code by address and its
-//! whole stacks, for each file its tables.
+//! Search for the named frames of a stack of the queue. Results are cached: code by address and whole stacks for each address space, and
+//! tables for each file.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,12 +23,12 @@ use super::{
 };
 use nvcap_decode::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
 
-/// The most address spaces that are remembered, and the most whole stacks and addresses of each.
+/// The most address spaces that are cached, and the most whole stacks and addresses of each.
 const MOST_SPACES: usize = 256;
 const MOST_REMEMBERED: usize = 1 << 16;
-/// The most bytes that the frames of one stack take in a recording. A stack with more is cut there, as a deep stack is.
+/// The most bytes that the frames of one stack take in a recording. A larger stack is cut there, as a deep stack is.
 const MOST_OF_STACK: usize = 4 << 20;
-/// The most remembered bytes of names, and of frames of one address space.
+/// The most cached bytes of names, and of frames of one address space.
 const MOST_NAMES: usize = 64 << 20;
 const MOST_FRAMES: usize = 64 << 20;
 /// Time for which the known mappings of a process are trusted when an address is in none of them.
@@ -49,28 +49,28 @@ type CallsKey = (Vec<u64>, Vec<PythonFrame>);
 struct Space {
     mapped: Vec<Mapped>,
     looked: Option<Instant>,
-    /// Budget for its files.
+    /// Budget for the address space's files.
     room: Room,
     /// Files by their mapping's first address.
     loaded: HashMap<u64, Loaded>,
     unwinder: Option<Unwinder>,
     frames: HashMap<u64, Rc<[Frame]>>,
-    /// Calls of whole stacks, each with the end of the stack that was found.
+    /// Calls of whole stacks, each with the end that was found for the stack.
     calls: HashMap<CallsKey, (StackEnd, Arc<Calls>)>,
-    /// Bytes of `frames` and `calls`, without the names.
+    /// Number of bytes of `frames` and `calls`, without the names.
     held: usize,
     python: Option<Python>,
     /// Frames by code object and instruction.
     python_frames: HashMap<PythonFrame, Frame>,
 }
 
-/// Finder of the named frames of a stack, which remembers what it has found.
+/// Finder of the named frames of a stack, which caches its results.
 pub struct Resolver {
     queue: StackQueue,
     spaces: HashMap<u32, Space>,
     files: HashMap<MappedFile, Option<Rc<Elf>>>,
     names: Names,
-    /// Counts of omissions in the files of processes that are not remembered any more, and in stacks.
+    /// Counts of omissions in the files of processes that are no longer cached, and in stacks.
     left_out: LeftOut,
 }
 
@@ -123,13 +123,13 @@ impl Resolver {
         Some(Record::Stack(Stack { at: raw.at, calls }))
     }
 
-    /// Names, in words, the data that was left out of a process's files.
+    /// Returns names, in words, of the data that was left out of a process's files.
     pub(super) fn left_out(&self, space: u32) -> Vec<&'static str> {
         let of = self.spaces.get(&space).map(|s| s.room.left_out());
         of.into_iter().flatten().map(|(what, _)| what).collect()
     }
 
-    /// Names of the data that the stacks of any process lack so far, with counts.
+    /// Returns names of the data that the stacks of any process lack so far, with counts.
     pub fn all_left_out(&self) -> BTreeMap<&'static str, u64> {
         let each = self.spaces.values().flat_map(|s| s.room.left_out());
         let all = self.left_out.counts().chain(self.queue.left_out());
@@ -152,7 +152,7 @@ impl Resolver {
         })
     }
 
-    /// Takes the names of Python frames: they came before the stacks that have these frames.
+    /// Takes in the names of Python frames, which came before the stacks with these frames.
     fn take_names(&mut self) {
         for (space, at, name) in self.queue.take_names() {
             let known = &mut self.spaces.entry(space).or_default().python_frames;
@@ -186,7 +186,7 @@ impl Resolver {
         calls
     }
 
-    /// Returns the frames of a stack, remembered or found now.
+    /// Returns the frames of a stack, cached or found now.
     fn found(&mut self, raw: &RawStack) -> Arc<Calls> {
         let space = self.spaces.entry(raw.space).or_default();
         if let Some((mapped, python)) = self.queue.take_space(raw.space) {
@@ -203,7 +203,7 @@ impl Resolver {
         let addresses = &key.0;
         let mut frames = Vec::new();
         for (nth, address) in addresses.iter().enumerate() {
-            // The call lies before the address that is returned to.
+            // The call is before the address to which it returns.
             let lookup = address - u64::from(nth > 0);
             frames.extend_from_slice(&space.frames_at(lookup, *address, &mut self.names));
         }
@@ -227,9 +227,9 @@ impl Resolver {
     }
 }
 
-/// Number of the frames, from the innermost on, that fit into this many bytes of a recording.
+/// Returns the number of frames, from the innermost on, that fit into this many bytes of a recording.
 fn kept(frames: &[Frame], most: usize) -> usize {
-    /// The most bytes of a frame beside its texts.
+    /// The most bytes of a frame besides its texts.
     const NUMBERS: usize = 64;
     let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |t| t.len());
     let mut bytes = 0;
@@ -241,7 +241,7 @@ fn kept(frames: &[Frame], most: usize) -> usize {
 }
 
 impl Space {
-    /// Makes room for this many bytes of remembered data.
+    /// Makes room for this many bytes of cached data.
     fn hold(&mut self, bytes: usize) {
         let most = self.frames.len().max(self.calls.len());
         if most >= MOST_REMEMBERED || self.held + bytes > MOST_FRAMES {
@@ -252,12 +252,11 @@ impl Space {
         self.held += bytes;
     }
 
-    /// Takes the current mappings. Where a known mapping is gone, or another has taken its place, all earlier conclusions are
-    /// discarded.
+    /// Takes in the current mappings. If a known mapping is gone, or another has taken its place, all earlier results are discarded.
     fn learn(&mut self, mapped: Vec<Mapped>) {
         self.looked = Some(Instant::now());
         if mapped.is_empty() {
-            // The process is gone: what was known of it is all there is.
+            // The process is gone: nothing more can be learnt about it.
             return;
         }
         let same = |old: &Mapped| modules::at(&mapped, old.start) == Some(old);
@@ -271,7 +270,7 @@ impl Space {
         self.mapped = mapped;
     }
 
-    /// Reads the mappings anew for an address that is in none of them, unless they were read just now.
+    /// Reads the mappings anew for an address that is in none of them, unless they were just read.
     fn look_again(&mut self, pid: u32, address: u64) {
         let known = modules::at(&self.mapped, address).is_some();
         if known || self.looked.is_some_and(|l| l.elapsed() < BELIEVED) {
@@ -297,7 +296,7 @@ impl Space {
         found
     }
 
-    /// Unwinds once. Where the stack ends at an address without code, also returns that address.
+    /// Unwinds once. If the stack ends at an address without code, that address is also returned.
     fn unwind_once(
         &mut self,
         raw: &RawStack,
@@ -316,7 +315,7 @@ impl Space {
         (found, missed)
     }
 
-    /// Tells the kind of code at an address. Adds the tables of its file first.
+    /// Returns the kind of code at an address, after adding the tables of its file.
     fn code(
         &mut self,
         pid: u32,
@@ -351,9 +350,9 @@ impl Space {
         }
     }
 
-    /// The frames of an address: those of inlined functions, and that of the function itself.
+    /// Returns the frames of an address: those of inlined functions, and that of the function itself.
     fn frames_at(&mut self, lookup: u64, address: u64, names: &mut Names) -> Rc<[Frame]> {
-        // An instruction pointer and an address that is returned to may be equal.
+        // An instruction pointer and a return address may be equal.
         let key = lookup ^ ((address - lookup) << 63);
         if let Some(frames) = self.frames.get(&key) {
             return Rc::clone(frames);
@@ -364,8 +363,8 @@ impl Space {
         frames
     }
 
-    /// The Python frames with their names, in runs: one run for each call of the interpreter. A frame whose code object was
-    /// gone has no name, and is left out.
+    /// Returns the Python frames with their names, in runs: one run for each call of the interpreter. A frame whose code object was gone
+    /// has no name, and is left out.
     fn python_runs(&self, frames: &[PythonFrame]) -> Vec<Vec<Frame>> {
         let version = self.python.map(|p| (p.version.major, p.version.minor));
         let runs = runs(frames, version == Some((3, 10))).into_iter();
@@ -441,7 +440,7 @@ mod tests {
     use super::*;
     use crate::procfs::mem::Memory;
 
-    /// The registers and the stack of this thread, as a doorbell in this function would give them.
+    /// Returns the registers and the stack of this thread, as a doorbell in this function would give them.
     #[inline(never)]
     fn ring(bytes: usize) -> RawStack {
         let (ip, sp, fp): (u64, u64, u64);
@@ -481,7 +480,7 @@ mod tests {
 
     #[inline(never)]
     fn outer(bytes: usize) -> RawStack {
-        // More than one word of its own on the stack.
+        // The function has more than one word of its own on the stack.
         let own = std::hint::black_box([bytes; 40]);
         let raw = inner(own[1]);
         std::hint::black_box(own);
@@ -516,7 +515,7 @@ mod tests {
     fn the_calls_of_this_test() {
         let (names, calls) = resolved(&mut resolver(), |_| {});
         assert_eq!(names[..3], ["ring", "inner", "outer"], "{calls:?}");
-        // It may have been inlined into the closure that the test harness calls.
+        // The function may have been inlined into the closure that the test harness calls.
         let own = |f: &Frame| {
             f.symbol
                 .as_deref()

@@ -1,6 +1,6 @@
-//! Registers and stacks of threads that run in user mode. A perf event of the processor clock interrupts a thread after a
-//! millisecond of its time and copies both; the thread goes on at once. A thread in the kernel is not sampled: `/proc` shows the
-//! registers of a thread that waits there.
+//! Registers and stacks of threads that run in user mode. A perf event of the processor clock interrupts a thread after a millisecond of
+//! its time and copies both; the thread continues at once. A thread in the kernel is not sampled: `/proc` shows the registers of a thread
+//! that waits there.
 
 use std::{
     io,
@@ -12,19 +12,19 @@ use std::{
 
 use perf_event_open_sys::{self as sys, bindings as b};
 
-/// Bytes of each stack.
+/// Number of bytes taken of each stack.
 const STACK: u32 = 32 << 10;
-/// Bytes of the buffer: a power of two of pages, large enough for a sample.
+/// Size of the buffer, bytes: a power of two of pages, large enough for a sample.
 const BUFFER: usize = 128 << 10;
-/// Nanoseconds of a thread's time before it is sampled.
+/// Time for which a thread runs before it is sampled, ns.
 const PERIOD: u64 = 1_000_000;
 /// Longest wait for all threads together.
 const PATIENCE: Duration = Duration::from_millis(60);
-/// Threads that are sampled at once. Each has a buffer, and the buffers of a user who is not root may take about 500 KB.
+/// The most threads that are sampled at once. Each has a buffer, and the buffers of a user who is not root may take about 500 KB.
 const MOST: usize = 16;
 
-/// The registers that are sampled, in the order of their bits in perf_regs.h: frame pointer, (link register,) stack pointer,
-/// instruction pointer.
+/// Registers that are sampled, in the order of their bits in perf_regs.h: frame pointer, (link register,) stack pointer, instruction
+/// pointer.
 #[cfg(target_arch = "x86_64")]
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 #[cfg(target_arch = "aarch64")]
@@ -43,25 +43,25 @@ pub(super) struct Sample {
     pub lr: u64,
     /// The stack from `sp` upward.
     pub bytes: Vec<u8>,
-    /// True if the stack may go on behind these bytes.
+    /// True if the stack may continue behind these bytes.
     pub cut: bool,
 }
 
-/// Size of a page, bytes: one page precedes the buffer.
+/// Returns the size of a page, bytes; one page precedes the buffer.
 fn page_size() -> usize {
     usize::try_from(crate::procfs::page_size()).unwrap_or(4096)
 }
 
 /// A perf event of a thread, with its buffer.
 struct Event {
-    /// Descriptor of the event, which ends with it.
+    /// Descriptor of the event, which ends when it is closed.
     _fd: OwnedFd,
     buffer: *mut u8,
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `open` made, once.
+        // SAFETY: the mapping was made once, by `open`.
         unsafe { libc::munmap(self.buffer.cast(), page_size() + BUFFER) };
     }
 }
@@ -115,14 +115,13 @@ impl Event {
         })
     }
 
-    /// The first sample, if there is one.
+    /// Returns the first sample, if there is one.
     fn sample(&self) -> Option<Sample> {
         let page = self.buffer.cast::<b::perf_event_mmap_page>();
         // SAFETY: the first page of the mapping is this structure; the kernel writes data_head, an aligned word.
         let head = unsafe { AtomicU64::from_ptr(&raw mut (*page).data_head) };
         let written = head.load(Ordering::Acquire).min(BUFFER as u64) as usize;
-        // SAFETY: the kernel has written so many bytes; since nothing is read from the buffer for good, it writes none of them
-        // again.
+        // SAFETY: the kernel has written this many bytes. Since nvcap never marks any of them as read, the kernel overwrites none of them.
         let bytes = unsafe { std::slice::from_raw_parts(self.buffer.add(page_size()), written) };
         first_sample(bytes)
     }
@@ -132,7 +131,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     nvcap_decode::wire::words::u64_at(bytes, at)
 }
 
-/// The first sample among the records of a buffer.
+/// Returns the first sample among the records of a buffer.
 fn first_sample(mut bytes: &[u8]) -> Option<Sample> {
     loop {
         let header = word(bytes, 0)?;
@@ -172,7 +171,7 @@ fn sample(record: &[u8]) -> Option<Sample> {
     })
 }
 
-/// Samples each of these threads that runs in user mode meanwhile.
+/// Samples each of these threads that is then running in user mode.
 pub(super) fn of_threads(tids: &[u32]) -> Vec<(u32, Sample)> {
     let mut all = Vec::new();
     let end = Instant::now() + PATIENCE;
@@ -200,7 +199,7 @@ pub(super) fn of_threads(tids: &[u32]) -> Vec<(u32, Sample)> {
     all
 }
 
-/// Fails where this thread may not be sampled.
+/// Fails if this thread may not be sampled.
 #[cfg(test)]
 pub(super) fn allowed(tid: u32) -> io::Result<()> {
     Event::open(tid).map(drop)

@@ -1,9 +1,9 @@
 //! Snapshot of the native stacks of a process's threads, without stopping them.
 //!
-//! - A thread that sits in the kernel: `/proc/PID/task/TID/syscall` has its instruction and stack pointers, `/proc/PID/mem` has the stack.
-//!   The caller gives the frame pointer ([`Entries`]). Without it the stack ends at the first function that needs the frame pointer, if no
-//!   inner function has saved it. The scheduler's counts of the thread are read before and after: if the thread has run meanwhile, it is
-//!   read again.
+//! - A thread that waits in the kernel: `/proc/PID/task/TID/syscall` has its instruction and stack pointers, and `/proc/PID/mem` has the
+//!   stack. The caller gives the frame pointer ([`Entries`]). Without it the stack ends at the first function that needs the frame pointer,
+//!   if no inner function has saved it. The scheduler's counts of the thread are read before and after; if the thread has run meanwhile, it
+//!   is read again.
 //! - A thread that runs in user mode: a sample of a perf event (`super::sample`).
 
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ use crate::procfs::{
 };
 use nvcap_decode::record::{At, Calls, Record};
 
-/// Registers of threads that sit in the kernel, from a source other than `/proc`, by thread: instruction, stack and frame pointer and link
+/// Registers of threads that wait in the kernel, by thread, from a source other than `/proc`: instruction, stack and frame pointer and link
 /// register at the entry into the kernel. They are trusted for a thread if the first two equal those of `/proc`.
 pub type Entries = BTreeMap<u32, [u64; 4]>;
 
-/// Bytes of a stack.
+/// The most bytes of a stack.
 const STACK: usize = 256 << 10;
-/// Number of times that a thread is read which keeps running.
+/// Number of times that a thread that keeps running is read.
 const TRIES: usize = 3;
 
-/// Counts how often a thread was given the processor and lost it. The same counts twice mean that the thread has not run in between.
+/// Returns how often a thread was given the processor and lost it. If the counts are the same twice, the thread has not run in between.
 fn switches(tid: u32) -> Option<(u64, u64)> {
     let count = |line| procfs::status(tid, line)?.parse().ok();
     Some((
@@ -37,7 +37,7 @@ fn switches(tid: u32) -> Option<(u64, u64)> {
     ))
 }
 
-/// The bytes from an address up to the end of its mapping, [`STACK`] at most.
+/// Returns the bytes from an address up to the end of its mapping, [`STACK`] at most.
 fn bytes_at(memory: &Ordinary, at: u64) -> Vec<u8> {
     let (mut bytes, holes) = memory.read_bytes_lax(at, STACK);
     if let Some(hole) = holes.first() {
@@ -46,7 +46,7 @@ fn bytes_at(memory: &Ordinary, at: u64) -> Vec<u8> {
     bytes
 }
 
-/// The known registers and the stack of a thread in the kernel; `None` for a thread that runs.
+/// Returns the known registers and the stack of a thread in the kernel; `None` for a thread that runs.
 fn in_kernel(pid: u32, tid: u32, memory: &Ordinary, entries: &Entries) -> Option<RawStack> {
     for _ in 0..TRIES {
         let before = switches(tid)?;
@@ -76,14 +76,14 @@ fn in_kernel(pid: u32, tid: u32, memory: &Ordinary, entries: &Entries) -> Option
     None
 }
 
-/// The stacks of a process's threads that could be read; and, in words, the data of its files that was left out.
+/// Returns the stacks of a process's threads that could be read and, in words, the data of its files that was left out.
 pub fn of_threads(
     pid: u32,
     memory: &Ordinary,
     tids: &[u32],
     entries: &Entries,
 ) -> (BTreeMap<u32, Arc<Calls>>, Vec<&'static str>) {
-    // Bounds memory: all stacks of a thousand threads would be 256 MB.
+    // The queue bounds memory: all stacks of a thousand threads would take 256 MB.
     let queue = StackQueue::new(STACK as u32, 1);
     let mut resolver = Resolver::new(queue.clone());
     queue.put_space(pid, pid, None);
@@ -145,7 +145,7 @@ mod tests {
         std::hint::black_box(());
     }
 
-    /// The id of this thread.
+    /// Returns the id of this thread.
     fn own_id() -> u32 {
         // SAFETY: reads an id.
         unsafe { libc::gettid() as u32 }
@@ -163,7 +163,7 @@ mod tests {
         );
     }
 
-    /// A stack without a known frame pointer ends at the first function that needs it.
+    /// Test that a stack without a known frame pointer ends at the first function that needs it.
     #[test]
     fn a_thread_that_waits_has_the_innermost_functions_on_the_stack() {
         let pid = std::process::id();
@@ -202,7 +202,7 @@ mod tests {
             if let Err(e) = sample::allowed(tid) {
                 println!("NOT RUN the stack of a thread that spins: no perf event: {e}");
             } else {
-                // A sample needs a processor that is kept for a moment.
+                // A sample needs a thread that keeps its processor for a moment.
                 nvcap_waiting::until("a sample of a thread that spins", || {
                     if stacks.is_empty() {
                         (stacks, _) = of_threads(pid, &memory, &[tid], &Entries::new());

@@ -1,4 +1,4 @@
-//! Computes return addresses from registers and bytes of a stack, by the unwind tables of mapped files.
+//! Computation of return addresses from registers and bytes of a stack, by the unwind tables of mapped files.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) enum Code {
     None,
 }
 
-/// The unwind tables of an address space.
+/// Unwind tables of an address space.
 pub(super) struct Unwinder {
     tables: Tables<Arc<[u8]>>,
     cache: Cache,
@@ -70,8 +70,8 @@ impl Unwinder {
         }
     }
 
-    /// The addresses of a stack: the instruction after the doorbell's store, then the return addresses; and the end of the
-    /// stack. `code` tells the kind of code at an address, after it has added the tables of the address's file.
+    /// Returns the addresses of a stack: the instruction after the doorbell's store, then the return addresses; and the end of the stack.
+    /// `code` returns the kind of code at an address, after it has added the tables of the address's file.
     pub(super) fn unwind(
         &mut self,
         stack: &RawStack,
@@ -87,7 +87,7 @@ impl Unwinder {
         let mut address = FrameAddress::from_instruction_pointer(stack.ip);
         loop {
             match code(self, address.address_for_lookup()) {
-                // The first address is told by the processor.
+                // The first address comes from the processor itself.
                 Code::None if !addresses.is_empty() => return (addresses, StackEnd::NoTable),
                 Code::None | Code::Other => {
                     addresses.push(address.address());
@@ -120,7 +120,7 @@ impl Unwinder {
     }
 }
 
-/// Tells whether a failed read was beyond the copied bytes of a stack that goes on behind them.
+/// Tells whether a failed read was beyond the copied bytes of a stack that continues behind them.
 fn is_behind(stack: &RawStack, address: u64) -> bool {
     stack.cut
         && address
@@ -146,7 +146,7 @@ mod tests {
     use crate::stacks::modules::of_process;
     use nvcap_decode::record::At;
 
-    /// The tables of the C library with bytes changed at random, and stacks full of its addresses.
+    /// Test of the tables of the C library with bytes changed at random, and of stacks full of its addresses.
     #[test]
     #[cfg_attr(
         target_feature = "crt-static",

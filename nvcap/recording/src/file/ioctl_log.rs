@@ -1,6 +1,6 @@
-//! Records from an ioctl log: the text form in which tests/captures/h200-ioctl.log.gz holds every ioctl (argument
-//! before and after, nested parameters) and every mmap of one process. The reader knows that form; of the ioctls it
-//! knows only where their nested parameters are and how long their arguments are.
+//! Records from an ioctl log: the text form in which tests/captures/h200-ioctl.log.gz contains every ioctl (argument before and after,
+//! nested parameters) and every mmap of one process. The reader knows this form. About the ioctls it knows only the place of their nested
+//! parameters and the length of their arguments.
 //!
 //! ```text
 //! IOCTL /dev/nvidiactl fd=8 nr=0x2a size=32
@@ -13,10 +13,10 @@
 //! MMAP /dev/nvidia0 fd=16 addr=0x7f.. len=0x10000 prot=2 flags=0x1 off=0x0
 //! ```
 //!
-//! The log has no times: its records have time 0, and no call has a time of return. Process and thread come from `pid=` and
-//! `tid=` at the end of an IOCTL or MMAP line (tests/gpu/ioctl_log.c writes them), else from [`LogOptions`], else they are 0.
-//! Where a request does not carry the size of its argument (UVM requests, allocation parameters), the log may hold fewer bytes
-//! of the argument than there were, or more: [`Bytes::full_len`] is then the size of the tables.
+//! The log has no times: its records have time 0, and no call has a time of return. Process and thread come from `pid=` and `tid=` at the
+//! end of an IOCTL or MMAP line (tests/gpu/ioctl_log.c writes them), else from [`LogOptions`], else they are 0. If a request does not carry
+//! the size of its argument (UVM requests, allocation parameters), the log may hold fewer bytes of the argument than there were, or more.
+//! [`Bytes::full_len`] is then the size in the tables.
 
 use std::{
     io::{self, BufRead, BufReader, Read},
@@ -35,15 +35,15 @@ use nvcap_decode::{
 const MOST_LINE: u64 = 1 << 20;
 /// The most bytes of text that are read, because a small compressed file may unpack to any length.
 const MOST_TEXT: u64 = 4 << 30;
-/// About how many bytes the records of a log may take in memory.
+/// Approximate limit of the memory that the records of a log may take, bytes.
 const MOST_RECORDS: usize = 1 << 30;
 
-/// Facts that the reader of a log must be told, because the log does not have them.
+/// Facts that the reader of a log must be given, because the log does not contain them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogOptions {
-    /// Process and thread id to give the records.
+    /// Process and thread id for the records.
     pub pid: u32,
-    /// The driver's release. It gives the sizes of structures of which the log has only the beginnings.
+    /// Release of the driver. It determines the sizes of structures of which the log has only the beginnings.
     pub driver_version: Option<Version>,
 }
 
@@ -53,7 +53,7 @@ pub enum Error {
     /// The file cannot be opened or read.
     #[error("{path}: {error}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Error of opening or reading the file.
         error: io::Error,
@@ -61,7 +61,7 @@ pub enum Error {
     /// The file is not an ioctl log.
     #[error("{path}: no IOCTL or MMAP line of a driver's file is in it: it is {}", .kind.seems())]
     NotALog {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Kind of file that the file seems to be.
         kind: Kind,
@@ -71,13 +71,13 @@ pub enum Error {
 /// A log, read whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    /// The log's records, in order.
+    /// Records of the log, in order.
     pub records: Vec<Record>,
     /// Lines that could not be understood, by number from 1 (the first thousand).
     pub bad_lines: Vec<usize>,
-    /// The number of ioctls whose return value or returned argument is missing, because the log was cut.
+    /// Number of ioctls whose return value or returned argument is missing, because the log was cut.
     pub unfinished: usize,
-    /// Reason why the end of the log is missing; `None` where the log is whole.
+    /// Reason why the end of the log is missing; `None` if the log is complete.
     pub cut: Option<String>,
 }
 
@@ -109,11 +109,11 @@ pub fn read_file(path: &Path, options: LogOptions) -> Result<Log, Error> {
     Ok(log)
 }
 
-/// Reads a log's text. Lines of another form are listed ([`Log::bad_lines`]) and skipped. The whole lines of a log that was cut
-/// are read, and [`Log::cut`] says why the rest is missing.
+/// Reads a log's text. Lines of another form are listed ([`Log::bad_lines`]) and skipped. If a log was cut, its complete lines are read,
+/// and [`Log::cut`] says why the rest is missing.
 ///
 /// # Errors
-/// Those of the reader. Compressed text that ends early or is damaged is no error once a line of it was read: see [`Log::cut`].
+/// The errors of the reader. Compressed text that ends early or is damaged is no error once a line was read; see [`Log::cut`].
 pub fn read(reader: impl Read, options: LogOptions) -> io::Result<Log> {
     read_at_most(reader, options, (MOST_TEXT, MOST_RECORDS))
 }
@@ -150,7 +150,7 @@ fn read_at_most(reader: impl Read, options: LogOptions, most: (u64, usize)) -> i
                     ),
                 ));
             }
-            // A last line that was cut is not read: the first half of a number is another number.
+            // A last line that was cut is not read, because the first half of a number is another number.
             Ok(_) if line.last() != Some(&b'\n') => {
                 parser.log.cut = Some(format!(
                     "it ends within line {}: the rest is missing",
@@ -204,7 +204,7 @@ struct Parser {
     options: LogOptions,
     log: Log,
     current: Option<Open>,
-    /// About how many bytes the records take in memory.
+    /// Approximate memory taken by the records, bytes.
     kept: usize,
 }
 
@@ -222,7 +222,7 @@ impl Parser {
         self.log.records.push(record);
     }
 
-    /// The process and thread of a record, from the words of its first line.
+    /// Returns process and thread of a record, from the words of its first line.
     fn at(&self, rest: &str) -> At {
         let id = |name: &str| {
             let mut values = rest
@@ -296,8 +296,8 @@ impl Parser {
             }
         }
         let (nr, size) = (u32::try_from(nr?).ok()?, u32::try_from(size?).ok()?);
-        // The log gives a request as the number and size that an RM request is made of; UVM requests are plain
-        // numbers (UVM_INITIALIZE is 0x30000001, "nr=0x1 size=12288").
+        // The log gives a request as the number and size of which an RM request consists. UVM requests are plain numbers (UVM_INITIALIZE is
+        // 0x30000001, "nr=0x1 size=12288").
         let request = match device {
             Device::Uvm => (size & 0x3fff) << 16 | nr,
             _ => rm_request(u8::try_from(nr).ok()?, u16::try_from(size).ok()?),
@@ -393,7 +393,7 @@ impl Parser {
     }
 }
 
-/// Sets the true size of an argument. The log may have only the argument's beginning; bytes behind its end are removed.
+/// Sets the true size of an argument. The log may have only the argument's beginning. Bytes behind its end are removed.
 fn set_full_len(bytes: &mut Bytes, size: u64) {
     if bytes.data.is_empty() {
         return;
@@ -419,7 +419,7 @@ fn unsigned(text: &str) -> Option<u64> {
     }
 }
 
-/// Bytes in hex, with spaces anywhere; at most `len` of them.
+/// Parses bytes in hex, with spaces anywhere; at most `len` of them.
 fn unhex(text: &str, len: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(len.min(text.len() / 2));
     let mut half: Option<u8> = None;

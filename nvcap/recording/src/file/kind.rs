@@ -1,9 +1,9 @@
-//! Kinds of files, recognized by their first bytes. Parses no file's content.
+//! Kinds of files, recognised by their first bytes. The module parses no file's content.
 
 use std::io::{self, Cursor, Read};
 use std::path::Path;
 
-/// Number of bytes that are looked at.
+/// Number of bytes that are examined.
 const MOST: u64 = 16 << 10;
 
 /// Kind of file, by its first bytes.
@@ -27,7 +27,7 @@ pub enum Kind {
     Sqlite,
     /// Text of an unknown kind.
     Text,
-    /// Another kind, in words where it is a known one.
+    /// Another kind, in words if it is a known one.
     Other(Option<&'static str>),
 }
 
@@ -68,12 +68,12 @@ const MAGICS: &[(&[u8], &str)] = &[
     (b"doorbell ", "a file of channels (--channels)"),
 ];
 
-/// Tells the kind of a reader's data. The returned reader gives all the bytes again.
+/// Finds the kind of a reader's data. The returned reader gives all the bytes again.
 pub fn of(mut reader: Box<dyn Read>) -> (Kind, Box<dyn Read>) {
     let mut head = Vec::new();
     let failed = reader.by_ref().take(MOST).read_to_end(&mut head).err();
     let kind = match (&failed, head.is_empty()) {
-        // A file that cannot be read is not an empty one. The error comes again when it is read.
+        // A file that cannot be read is not an empty one. The error comes again when the file is read.
         (Some(_), true) => Kind::Unreadable,
         _ => by_head(&head),
     };
@@ -81,7 +81,7 @@ pub fn of(mut reader: Box<dyn Read>) -> (Kind, Box<dyn Read>) {
     (kind, Box::new(Cursor::new(head).chain(rest)))
 }
 
-/// Reader that gives an error once, at the place where it was met before.
+/// Reader that gives an error once, at the place where it occurred before.
 struct Failed(Option<io::Error>);
 
 impl Read for Failed {
@@ -90,7 +90,7 @@ impl Read for Failed {
     }
 }
 
-/// The kind of a file by its first bytes.
+/// Returns the kind of a file by its first bytes.
 #[must_use]
 pub fn by_head(head: &[u8]) -> Kind {
     if head.is_empty() {
@@ -123,7 +123,7 @@ pub fn by_head(head: &[u8]) -> Kind {
     if let Some((_, what)) = MAGICS.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Kind::Other(Some(what));
     }
-    // A capture whose beginning is damaged.
+    // This is a capture whose beginning is damaged.
     if contains(head, b"ORC1") {
         return Kind::Orc;
     }
@@ -136,14 +136,14 @@ pub fn by_head(head: &[u8]) -> Kind {
     }
 }
 
-/// Members that the JSON of torch.profiler and of Chrome's tracing begins with.
+/// Members with which the JSON of torch.profiler and of Chrome's tracing begins.
 const CHROME: &[&[u8]] = &[b"\"traceEvents\"", b"\"schemaVersion\""];
 
 fn contains(head: &[u8], what: &[u8]) -> bool {
     head.windows(what.len()).any(|w| w == what)
 }
 
-/// The kind of a file by its name, in words that follow "it is". For files whose first bytes tell nothing.
+/// Returns the kind of a file by its name, in words that follow "it is", for files whose first bytes show nothing.
 #[must_use]
 pub fn by_name(path: &Path) -> Option<&'static str> {
     Some(match path.extension()?.to_str()? {
@@ -161,7 +161,7 @@ fn is_recording(head: &[u8]) -> bool {
     crate::recording::is_recording(head)
 }
 
-/// Tells whether bytes are text: UTF-8 without control characters, of which the last character may be cut.
+/// Tells whether bytes are text: UTF-8 without control characters, whose last character may be cut.
 fn is_text(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,
@@ -174,7 +174,7 @@ fn is_text(head: &[u8]) -> bool {
 }
 
 impl Kind {
-    /// The kind in words that follow "it is", with advice for the file where there is any.
+    /// Returns the kind in words that follow "it is", with advice for the file if there is any.
     #[must_use]
     pub fn seems(self) -> &'static str {
         match self {
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn files_of_other_profilers_are_named() {
         let kineto = b"{\n  \"schemaVersion\": 1,\n  \"deviceProperties\": [";
-        // As torch.profiler really begins.
+        // The real beginning of torch.profiler's files.
         let real = b"\n{\n  \"schemaVersion\": 1,";
         for head in [&kineto[..], real, b"{\"traceEvents\":[]}"] {
             assert_eq!(by_head(head), Kind::Kineto);
@@ -258,7 +258,7 @@ mod tests {
             (kind, error.to_string().as_str()),
             (Kind::Unreadable, "cut")
         );
-        // An error comes where it was met: behind what was read before it.
+        // The error comes where it occurred: after the bytes that were read before it.
         let broken = Cursor::new(b"ORC1 and more").chain(Failed(Some(io::Error::other("cut"))));
         let (kind, mut reader) = of(Box::new(broken));
         let mut read = Vec::new();

@@ -1,6 +1,6 @@
-//! The captures of the independent oracle (`oracle.c`), read as [`Record`]s. Knows no decoder and no driver model.
+//! Captures of the independent oracle (`oracle.c`), read as [`Record`]s. The module knows no decoder and no driver model.
 //!
-//! A capture is a row of records, little-endian, with no header and no padding:
+//! A capture is a sequence of records, little-endian, with no header and no padding:
 //!
 //! ```text
 //! u32 magic "ORC1", u32 tid, u64 time ns, u64 watched address, u32 token, u32 previous GP_PUT, u32 GP_PUT, u32 n, u64 rip
@@ -8,11 +8,11 @@
 //! ```
 //!
 //! A length with bit 31 set means that the bytes could not be read; none follow then. The process id, the ring sizes and the channels'
-//! classes are not in the file. The oracle prints them to its standard error, which [`Channels`] parses.
+//! classes are not in the file: the oracle prints them to its standard error, which [`Channels`] parses.
 //!
-//! Damage does not stop the reader. A file that was cut gives every whole record, then the part that is left of the last record (its
-//! missing bytes are a hole), then an error with the place of the cut. At bytes that are no record the reader searches for the next
-//! magic, and gives an error with the number of skipped bytes. After 1 GiB without a magic it gives up.
+//! Damage does not stop the reader. A file that was cut gives every whole record, then the remaining part of the last record (its missing
+//! bytes are a hole), then an error with the place of the cut. At bytes that are no record, the reader searches for the next magic, and
+//! gives an error with the number of skipped bytes. After 1 GiB without a magic it gives up.
 
 mod channels;
 
@@ -31,18 +31,17 @@ use nvcap_decode::wire::hash::NumberMap;
 const MAGIC: [u8; 4] = *b"ORC1";
 const HEAD: usize = 48;
 const ENTRY_HEAD: usize = 12;
-/// The bit of a length that marks bytes that could not be read, and do not follow.
+/// Bit of a length for bytes that could not be read, and that therefore do not follow.
 const UNREADABLE: u32 = 0x8000_0000;
-/// The most entries of a record, which bounds damaged numbers. The hardware's field is a log2 of 5 bits; drivers use 1024 to 32768
-/// entries.
+/// The most entries of a record, against damaged numbers. The hardware's field is a log2 of 5 bits; drivers use 1024 to 32768 entries.
 const MAX_ENTRIES: u32 = 1 << 20;
 /// The most bytes of a record. A record that would need more counts as damage.
 const MOST_RECORD: usize = MOST_BYTES;
-/// The most bytes of a record that are filled with zeros because they could not be read. Further unreadable entries get no bytes: only
-/// their length tells how much is missing.
+/// The most bytes of a record that are filled with zeros because they could not be read. Further unreadable entries get no bytes; only
+/// their length shows how much is missing.
 const MOST_ZEROS: usize = 64 << 20;
-/// The most bytes that are searched for the next record. In a damaged capture the next record comes sooner; a file without end
-/// (`/dev/zero`) has none.
+/// The most bytes that are searched for the next record. In a damaged capture the next record comes sooner; an endless file (`/dev/zero`)
+/// has none.
 const MOST_SKIPPED: u64 = 1 << 30;
 
 /// Error in a capture.
@@ -68,7 +67,7 @@ pub enum Error {
     Cut {
         /// Offset of the last record.
         offset: u64,
-        /// Number of its bytes that are there.
+        /// Number of bytes of the record that are present.
         have: u64,
         /// Number of bytes that the record is known to need.
         needs: u64,
@@ -78,11 +77,11 @@ pub enum Error {
         "no record at byte {offset} ({why}): {skipped} B are passed over, and reading goes on behind them"
     )]
     Damaged {
-        /// Offset of the place in the file, B.
+        /// Offset of the place in the file, bytes.
         offset: u64,
         /// Number of bytes that were skipped.
         skipped: u64,
-        /// Mismatch that was found at the place.
+        /// Problem that was found at the place.
         why: Damage,
     },
     /// The search for the next record was given up.
@@ -90,25 +89,25 @@ pub enum Error {
         "no record at byte {offset} ({why}), nor in the {skipped} B from there on: it is no capture, and the rest is not read"
     )]
     GivenUp {
-        /// Offset of the place in the file, B.
+        /// Offset of the place in the file, bytes.
         offset: u64,
         /// Number of bytes that were searched.
         skipped: u64,
-        /// Mismatch that was found at the place.
+        /// Problem that was found at the place.
         why: Damage,
     },
 }
 
-/// Mismatch in a damaged capture.
+/// Problem in a damaged capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// No magic.
+    /// No magic number.
     #[error("no magic")]
     Magic,
     /// A number of entries that is larger than any ring's.
     #[error("{0} entries")]
     Entries(u32),
-    /// A record of more bytes than one can have.
+    /// A record with more bytes than possible.
     #[error("a record of more than {} MiB", MOST_RECORD >> 20)]
     Large,
     /// A length that differs from that of its GPFIFO entry.
@@ -121,7 +120,7 @@ pub enum Damage {
     },
 }
 
-/// The records of an oracle capture.
+/// Reader of the records of an oracle capture.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -136,7 +135,7 @@ pub enum Damage {
 /// # }
 /// ```
 pub struct Orc<R> {
-    /// The file, at the next record.
+    /// File, at the next record.
     file: ReadAhead<R>,
     done: bool,
     most_skipped: u64,
@@ -144,13 +143,13 @@ pub struct Orc<R> {
     known: Channels,
     rings: Vec<Ring>,
     by_token: NumberMap<u32, Vec<usize>>,
-    /// The submission that follows the announcement of its channel.
+    /// Submission that follows the announcement of its channel.
     next: Option<Submission>,
-    /// The error that follows the last record, if that record was cut.
+    /// Error that follows the last record, if that record was cut.
     end: Option<Error>,
 }
 
-/// Identity of a record: the fields that tell one record of a channel from another.
+/// Identity of a record: the fields that distinguish the records of a channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     at: At,
@@ -172,9 +171,9 @@ impl Identity {
     }
 }
 
-/// State kept of a channel.
+/// State that is kept of a channel.
 struct Ring {
-    /// The channel's first and newest record, with their positions. A record that is equal to one of them is that record repeated.
+    /// First and newest record of the channel, with their positions. A record that equals one of them is a repetition of it.
     known: [(Identity, u64); 2],
     last_put: u32,
     position: u64,
@@ -191,7 +190,7 @@ impl Orc<Box<dyn Read>> {
         Ok(Self::new(reader))
     }
 
-    /// A capture from any reader, compressed or not.
+    /// Reads a capture from any reader, compressed or not.
     ///
     /// # Errors
     /// When the reader fails, or the content is compressed in a way that this build does not know.
@@ -203,8 +202,8 @@ impl Orc<Box<dyn Read>> {
 
 enum Parsed {
     Whole(Submission, u32, usize),
-    /// The record goes on behind the bytes that were read. The number is the least number of bytes from its start that are needed. If
-    /// no more bytes will come, the second member is the part that is there.
+    /// The record continues behind the bytes that were read. The number is the least number of bytes from its start that are needed. If no
+    /// more bytes will come, the second member is the part that is present.
     Needs(usize, Option<(Submission, u32)>),
     Damaged(Damage),
 }
@@ -212,16 +211,16 @@ enum Parsed {
 /// Entries of a record, as far as they were read.
 struct Entries {
     segments: Vec<Segment>,
-    /// End of the whole entries, from the record's start.
+    /// End of the complete entries, from the record's start.
     end: usize,
     /// Number of zeros in place of bytes that could not be read.
     zeros: usize,
-    /// Number of bytes from the record's start that the entry at `end` needs, if the entry is not whole.
+    /// Number of bytes from the record's start that the entry at `end` needs, if the entry is incomplete.
     needs: Option<usize>,
 }
 
 impl Entries {
-    /// Reads `n` entries of the record that begins with `b`. With `last`, a cut entry is given with the bytes that are there.
+    /// Reads `n` entries of the record that begins with `b`. With `last`, a cut entry is given with the bytes that are present.
     fn read(b: &[u8], n: u32, last: bool) -> Result<Self, Damage> {
         let mut entries = Self {
             segments: Vec::new(),
@@ -238,7 +237,7 @@ impl Entries {
         Ok(entries)
     }
 
-    /// Reads one entry. Returns the bytes that it needs if it is not whole.
+    /// Reads one entry. Returns the number of bytes that it needs if it is incomplete.
     fn read_next(&mut self, b: &[u8], last: bool) -> Result<Option<usize>, Damage> {
         let Some(head) = b.get(self.end..self.end + ENTRY_HEAD) else {
             return Ok(Some(self.end + ENTRY_HEAD));
@@ -336,14 +335,14 @@ impl<R: Read> Orc<R> {
         self
     }
 
-    /// Sets the id of the captured process. The file does not have it, and it is 0 otherwise.
+    /// Sets the id of the captured process, which the file does not contain; it is 0 otherwise.
     #[must_use]
     pub fn with_pid(mut self, pid: u32) -> Self {
         self.pid = pid;
         self
     }
 
-    /// Parses the next record. `last`: no more bytes will come, so that a cut record is given with the bytes that are there.
+    /// Parses the next record. `last` means that no more bytes will come, so a cut record is given with the bytes that are present.
     fn parse(&self, last: bool) -> Parsed {
         let b = self.file.rest();
         if b.len() < HEAD {
@@ -396,7 +395,7 @@ impl<R: Read> Orc<R> {
         }
     }
 
-    /// Gives a submission its channel and position. Announces a new channel first.
+    /// Assigns a submission its channel and position. A new channel is announced first.
     fn place(&mut self, mut s: Submission, token: u32) -> Record {
         let n = s.segments.len() as u64;
         let identity = Identity::of(&s);
@@ -407,12 +406,13 @@ impl<R: Read> Orc<R> {
             Some((*i, position))
         });
         if let Some((index, position)) = again {
-            // The same record twice, as in a capture that was put together from parts: the ledger counts it as a repetition.
+            // The same record comes twice, as in a capture that was assembled from parts. The ledger counts it as a repetition.
             s.channel = ChannelId(index as u32);
             s.position = position;
             return Record::Submission(s);
         }
-        // Channels of two GPUs may have equal tokens: the record's channel is the one whose last GP_PUT is the record's previous GP_PUT.
+        // Channels of two GPUs may have equal tokens. The record's channel is the one whose last GP_PUT equals the record's previous
+        // GP_PUT.
         let fits = |i: &&usize| {
             self.rings
                 .get(**i)
@@ -477,7 +477,7 @@ impl<R: Read> Orc<R> {
             }
             match self.file.fill(CHUNK) {
                 Ok(true) => {}
-                // The end: the last bytes may have been too few for a magic when they were searched.
+                // At the end, the last bytes may have been too few for a magic number when they were searched.
                 Ok(false) | Err(_) => {
                     let rest = self.file.rest();
                     let found = rest
@@ -496,7 +496,7 @@ impl<R: Read> Orc<R> {
     }
 }
 
-/// The number of entries of the ring, if the submission goes over the ring's end: then previous GP_PUT plus the submission's entries
+/// Returns the number of entries of the ring, if the submission crosses the ring's end: then previous GP_PUT plus the submission's entries
 /// equals the new GP_PUT plus the ring's length.
 fn ring_entries(s: &Submission) -> Option<u32> {
     let n = u32::try_from(s.segments.len()).ok()?;
@@ -560,7 +560,7 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Tests a file that begins with a record, and one that has none at all.
+    /// Test of an endless file that begins with a record, and of one that has none at all.
     #[test]
     fn a_file_without_end_that_has_no_record_is_given_up() {
         let mut record = MAGIC.to_vec();

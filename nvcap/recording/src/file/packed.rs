@@ -1,13 +1,13 @@
-//! Files as users keep them: plain, or compressed by gzip, xz or zstd, which is recognized by their first bytes. They are unpacked
-//! piece by piece as they are read, and never held whole. The readers of the data bound how much is read; this module does not.
+//! Compression of files as users keep them: plain, or compressed by gzip, xz or zstd, which is recognised by their first bytes. Files are
+//! unpacked piece by piece as they are read, and never held whole. The readers of the data limit how much is read; this module does not.
 //!
-//! A compressed file may be cut or damaged, or have other data behind its end. The reader then gives all that can be unpacked, and
-//! after it an error of kind [`io::ErrorKind::UnexpectedEof`], `InvalidData` or `InvalidInput`. Such a file never looks whole.
+//! A compressed file may be cut or damaged, or have other data behind its end. The reader then gives everything that can be unpacked, and
+//! after it an error of kind [`io::ErrorKind::UnexpectedEof`], `InvalidData` or `InvalidInput`. Such a file never looks complete.
 
 use std::io::{self, BufReader, Cursor, Read};
 use std::{fs::File, path::Path};
 
-/// Number of first bytes that tell how a file is compressed. xz has the most.
+/// Number of first bytes that show how a file is compressed. xz's magic number is the longest.
 const MOST_MAGIC: u64 = 6;
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const XZ: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
@@ -24,7 +24,7 @@ pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     })
 }
 
-/// Unpacks the reader's data where it is compressed.
+/// Unpacks the reader's data if it is compressed.
 ///
 /// # Errors
 /// As [`open`].
@@ -46,7 +46,7 @@ pub fn unpacked(mut reader: Box<dyn Read>) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(whole))
 }
 
-/// Tells whether a frame holds data of other programs, which zstd skips (RFC 8878, 3.1.2).
+/// Tells whether a frame contains data of other programs, which zstd skips (RFC 8878, 3.1.2).
 fn is_skippable(magic: &[u8]) -> bool {
     matches!(magic, [0x50..=0x5f, 0x2a, 0x4d, 0x18])
 }
@@ -79,7 +79,7 @@ fn unknown(by: &str, remedy: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
-/// The error for other data behind the compressed data.
+/// Makes the error for other data behind the compressed data.
 fn garbage_behind(by: &str) -> io::Error {
     let why = format!("what comes behind the compressed data is not compressed by {by}");
     io::Error::new(io::ErrorKind::InvalidData, why)
@@ -92,9 +92,9 @@ mod gzip {
 
     use super::{GZIP, garbage_behind};
 
-    /// All members of a file, one behind the other.
+    /// Reader of all members of a file, one after another.
     pub(super) struct Members<R> {
-        /// The decoder of the member that is being read; none at the end of the file.
+        /// Decoder of the member that is being read; `None` at the end of the file.
         decoder: Option<GzDecoder<R>>,
     }
 
@@ -112,7 +112,7 @@ mod gzip {
                 if n > 0 || to.is_empty() {
                     return Ok(n);
                 }
-                // This member has ended: another follows, or nothing.
+                // This member has ended; another follows, or nothing.
                 match decoder.get_mut().fill_buf()?.first() {
                     None => self.decoder = None,
                     Some(first) if *first != GZIP[0] => return Err(garbage_behind("gzip")),
@@ -133,10 +133,10 @@ mod xz {
 
     use lzma_rust2::{Action, Status, XzStream};
 
-    /// Most memory that unpacking may take, KiB: the largest preset of xz takes 64 MiB.
+    /// The most memory that unpacking may take, KiB: the largest preset of xz takes 64 MiB.
     const MOST_MEMORY: u32 = 256 << 10;
 
-    /// All streams of a file, one behind the other. A file that was cut is unpacked to its last byte, and gives nearly as much as
+    /// Reader of all streams of a file, one after another. A file that was cut is unpacked to its last byte, and gives nearly as much as
     /// `xz -dc` does.
     pub(super) struct Streams<R> {
         source: R,
@@ -185,13 +185,13 @@ mod zstd {
 
     use super::{ZSTD, garbage_behind, is_skippable};
 
-    /// All frames of a file, one behind the other. A frame's size and checksum are checked if the frame has them. The decoder takes
-    /// windows of 100 MiB at most.
+    /// Reader of all frames of a file, one after another. A frame's size and checksum are checked if the frame has them. The decoder
+    /// accepts windows of 100 MiB at most.
     pub(super) struct Frames<R> {
         source: R,
         decoder: FrameDecoder,
         within: bool,
-        /// Bytes that were unpacked from the current frame.
+        /// Number of bytes that were unpacked from the current frame.
         given: u64,
     }
 
@@ -205,7 +205,7 @@ mod zstd {
             }
         }
 
-        /// Begins the next frame; false at the end of the file.
+        /// Begins the next frame. Returns false at the end of the file.
         fn begin(&mut self) -> io::Result<bool> {
             let mut magic = Vec::new();
             self.source.by_ref().take(4).read_to_end(&mut magic)?;
@@ -234,7 +234,7 @@ mod zstd {
             }
         }
 
-        /// Ends a frame: compares its size and checksum.
+        /// Ends a frame, and checks its size and checksum.
         fn end(&mut self) -> io::Result<()> {
             self.within = false;
             let announced = self.decoder.content_size();
@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// A cut within the file's only chunk does not lose the chunk.
+    /// Test that a cut within the file's only chunk does not lose the chunk.
     #[cfg(feature = "xz")]
     #[test]
     fn of_xz_that_was_cut_comes_what_is_there() {
@@ -406,7 +406,7 @@ mod tests {
         assert!(out.len() > 100, "{} bytes", out.len());
     }
 
-    /// A changed bit gives an error, or the same text if the bit has no meaning (some in headers, and padding).
+    /// Test that a changed bit gives an error, or the same text if the bit has no meaning (as do some in headers, and padding).
     #[test]
     fn what_comes_out_is_right_or_an_error() {
         for (name, bytes) in packed() {
@@ -436,7 +436,7 @@ mod tests {
     #[cfg(feature = "zstd")]
     #[test]
     fn a_window_beyond_the_bound_is_refused() {
-        // Magic; no single segment, no checksum; a window of 2^41 bytes.
+        // The magic number; no single segment, no checksum; a window of 2^41 bytes.
         let error = read(&[0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xf8, 1, 0, 0]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }

@@ -1,8 +1,8 @@
-//! Blocks of pcapng files (draft-ietf-opsawg-pcapng), written and read. Knows nothing of the packets' contents.
+//! Blocks of pcapng files (draft-ietf-opsawg-pcapng), written and read. The module knows nothing of the packets' contents.
 //!
-//! Other crates for this format are made for packets of the network, where a full disk or a damaged file is rare. This reader goes
-//! on behind the damage of a file that was cut, overwritten or extended anywhere, which none of those crates does; and only six
-//! kinds of blocks are written. Wireshark's own programs check them (`tests/`).
+//! Other crates for this format are made for network packets, for which a full disk or a damaged file is rare. This reader continues behind
+//! the damage in a file that was cut, overwritten or extended anywhere, which none of those crates does. Only six kinds of blocks are
+//! written. Wireshark's own programs check them (`tests/`).
 
 mod read;
 mod write;
@@ -11,7 +11,7 @@ pub use read::Damage;
 pub(crate) use read::{Block, Blocks};
 pub(crate) use write::{Options, custom, interface, journal_entry, packet, section, statistics};
 
-/// The first four bytes of a file: the type of its first block.
+/// First four bytes of a file: the type of its first block.
 pub(crate) const MAGIC: [u8; 4] = SECTION.to_le_bytes();
 
 /// Section header block.
@@ -32,7 +32,7 @@ const SECRETS: u32 = 10;
 const CUSTOM: u32 = 0x0bad;
 /// Custom block that programs may not copy to another file.
 const CUSTOM_NOT_COPIED: u32 = 0x4000_0bad;
-/// The number that shows the byte order of a section.
+/// Number that shows the byte order of a section.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 
 /// Link type for a program's own packets (LINKTYPE_USER0).

@@ -1,4 +1,4 @@
-//! Blocks from any bytes: the whole blocks, and errors for the bytes that are none.
+//! Blocks from any bytes: the whole blocks, and errors for the bytes that are not blocks.
 
 use std::io::{self, Read};
 
@@ -32,9 +32,9 @@ pub(crate) enum Block<'a> {
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet<'a> {
-    /// The interface, counted from the section's beginning.
+    /// Number of the interface, counted from the section's beginning.
     pub(crate) interface: u32,
-    /// The captured bytes.
+    /// Bytes that were captured.
     pub(crate) data: &'a [u8],
     /// Offset of the bytes in the file.
     pub(crate) offset: u64,
@@ -56,7 +56,7 @@ pub enum Damage {
     Cut {
         /// Offset of the last block.
         offset: u64,
-        /// Number of its bytes that are there.
+        /// Number of bytes of the block that are present.
         have: u64,
     },
     /// Bytes between blocks that are no block.
@@ -64,7 +64,7 @@ pub enum Damage {
         "no block at byte {offset}: {skipped} B are passed over, and reading goes on behind them"
     )]
     Skipped {
-        /// Offset of the place in the file, B.
+        /// Offset of the place in the file, bytes.
         offset: u64,
         /// Number of bytes that were skipped.
         skipped: u64,
@@ -74,16 +74,16 @@ pub enum Damage {
         "no block at byte {offset}, nor in the {skipped} B from there on: the rest is not read"
     )]
     GivenUp {
-        /// Offset of the place in the file, B.
+        /// Offset of the place in the file, bytes.
         offset: u64,
         /// Number of bytes that were searched.
         skipped: u64,
     },
 }
 
-/// The blocks of a file, one after the other.
+/// Reader of the blocks of a file, one after another.
 pub(crate) struct Blocks<R> {
-    /// The file, at the next block.
+    /// File, at the next block.
     file: ReadAhead<R>,
     done: bool,
     big_endian: bool,
@@ -93,7 +93,7 @@ pub(crate) struct Blocks<R> {
 enum Here {
     /// A block of this many bytes.
     Block(usize),
-    /// Undecided: this many bytes must be there to tell.
+    /// Undecided: this many bytes must be present to decide.
     Needs(usize),
     Nothing,
 }
@@ -114,8 +114,7 @@ impl<R: Read> Blocks<R> {
         self.file.position()
     }
 
-    /// Returns the next block; `None` at the end. After an error, reading goes on behind the
-    /// damage.
+    /// Returns the next block; `None` at the end. After an error, reading continues behind the damage.
     pub(crate) fn next_block(&mut self) -> Option<Result<Block<'_>, Damage>> {
         if self.done {
             return None;
@@ -170,7 +169,7 @@ impl<R: Read> Blocks<R> {
             if filled.map_err(|Failed { offset, source }| Damage::Io { offset, source })? {
                 continue;
             }
-            // The file ends here. What is there may be a block that was cut, or damage with whole blocks in it.
+            // The file ends here. The remaining bytes may be a block that was cut, or damage with whole blocks in it.
             if self.file.rest().is_empty() {
                 return match self.position() - begin {
                     0 => Ok(None),
@@ -193,7 +192,7 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    /// Returns the distance to a whole block in the rest of the file, B.
+    /// Returns the distance to a whole block in the rest of the file, bytes.
     fn whole_block_behind(&self) -> Option<usize> {
         let rest = self.file.rest();
         (1..rest.len()).find(|at| {

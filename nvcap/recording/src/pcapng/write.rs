@@ -1,4 +1,4 @@
-//! Blocks, appended to a buffer; little-endian.
+//! Blocks that are appended to a buffer, little-endian.
 
 use super::{BYTE_ORDER, CUSTOM, INTERFACE, JOURNAL, PACKET, SECTION, STATISTICS, USER0, option};
 

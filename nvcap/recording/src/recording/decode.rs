@@ -1,4 +1,4 @@
-//! Messages as records. A message that lacks a field of its record, or has an unknown word, gives an error.
+//! Conversion of messages to records. A message that lacks a field of its record, or has an unknown word, gives an error.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use nvcap_decode::record::{
 use nvcap_decode::wire::{GpuVa, Hole};
 use prost::{DecodeError, Message as _};
 
-/// Reason why a body is no record.
+/// Reason why a body is not a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnderstood {
     /// The body is no message.
@@ -26,10 +26,10 @@ pub enum NotUnderstood {
     Word {
         /// Name of the field.
         field: &'static str,
-        /// The word.
+        /// Unknown word.
         word: String,
     },
-    /// The message names calls that no packet has given.
+    /// The message refers to calls that no packet has given.
     #[error("it names calls {0}, which are missing")]
     Calls(u32),
     /// A number is too large.
@@ -198,7 +198,7 @@ fn kernel(k: m::Kernel) -> Result<Record> {
     })))
 }
 
-/// The calls of a message, and the number by which stacks name them.
+/// Returns the calls of a message, and the number by which stacks refer to them.
 pub(super) fn calls(body: &[u8]) -> Result<(u32, r::Calls)> {
     let calls = m::Calls::decode(body)?;
     let frame = |f: m::Frame| r::Frame {
@@ -265,7 +265,7 @@ fn loss(l: m::Loss) -> Result<Record> {
     }))
 }
 
-/// The record with this body; `None` for a packet of another kind. `calls`: the calls that stacks may name.
+/// Returns the record with this body; `None` for a packet of another kind. `calls` has the calls to which stacks may refer.
 pub(super) fn record(
     kind: Kind,
     body: &[u8],
@@ -314,7 +314,7 @@ pub(super) fn record(
         Kind::Stamps => stamps(m::Stamps::decode(body)?)?,
         Kind::Loss => loss(m::Loss::decode(body)?)?,
         Kind::Skipped => skipped(pm::Passed::decode(body)?)?,
-        // A snapshot's, a fault's, samples' and switches' are read by the modules of their messages.
+        // Snapshots, faults, samples and switches are read by the modules of their messages.
         Kind::Trace
         | Kind::Calls
         | Kind::Idle
@@ -338,7 +338,7 @@ fn skipped(p: pm::Passed) -> Result<Record> {
     }))
 }
 
-/// The trap's account of its work.
+/// Returns the trap's account of its work.
 pub(super) fn trapped(t: tm::Trapped) -> Trapped {
     let estimate = |about, margin| Estimate { about, margin };
     let duty = t.duty.map(|d| Duty {
@@ -362,7 +362,7 @@ pub(super) fn trapped(t: tm::Trapped) -> Trapped {
     }
 }
 
-/// The account of observing.
+/// Returns the account of observing.
 pub(super) fn observed(o: m::Observed) -> Observed {
     let margin = |x: &m::Margin| Margin {
         channel: ChannelId(x.channel),

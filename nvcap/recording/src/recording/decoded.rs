@@ -1,13 +1,13 @@
-//! Decoder's account of a record, for readers of packets that have no decoder (Wireshark's dissector). It is the field `FIELD`
-//! of the messages. Recordings do not have it; `nvcap export wireshark` adds it, and nvcap itself skips it.
+//! The decoder's account of a record, for readers of packets that have no decoder (Wireshark's dissector). It is the field `FIELD` of the
+//! messages. Recordings do not contain it; `nvcap export wireshark` adds it, and nvcap itself skips it.
 
 use prost::Message;
 use prost::encoding::message;
 
-/// The number of the field, the same in each message.
+/// Number of the field, the same in each message.
 const FIELD: u32 = 100;
 
-/// Decoder's account of a record, for readers that have no decoder.
+/// The decoder's account of a record, for readers that have no decoder.
 #[derive(Clone, PartialEq, Message)]
 pub struct Decoded {
     /// The serial number of the submission in the trace.
@@ -16,28 +16,28 @@ pub struct Decoded {
     /// Description in one line.
     #[prost(string, tag = "2")]
     pub text: String,
-    /// GPU by device file minor number, where known.
+    /// GPU by device file minor number, if known.
     #[prost(uint32, optional, tag = "3")]
     pub gpu: Option<u32>,
-    /// Work-submit token of the channel, where known.
+    /// Work-submit token of the channel, if known.
     #[prost(uint32, optional, tag = "4")]
     pub token: Option<u32>,
-    /// Name of the engine that the channel feeds, where known.
+    /// Name of the engine that the channel feeds, if known.
     #[prost(string, optional, tag = "5")]
     pub engine: Option<String>,
-    /// Name of the thread that submitted, where known.
+    /// Name of the thread that submitted, if known.
     #[prost(string, optional, tag = "6")]
     pub thread: Option<String>,
-    /// The function of CUDA's interface that was called.
+    /// Function of CUDA's interface that was called.
     #[prost(string, optional, tag = "7")]
     pub api: Option<String>,
     /// Operations that the submission completes, in their order.
     #[prost(message, repeated, tag = "8")]
     pub operations: Vec<Operation>,
-    /// Method writes of its entries, in their order.
+    /// Method writes of the submission's entries, in their order.
     #[prost(message, repeated, tag = "9")]
     pub methods: Vec<Method>,
-    /// Places at which entries could not be read on.
+    /// Places at which entries could not be read further.
     #[prost(message, repeated, tag = "10")]
     pub stops: Vec<Stop>,
     /// The names of the classes of the methods.
@@ -51,15 +51,15 @@ pub struct Value {
     /// Name of the value, such as `grid.x`.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Number, where the value is one; 0 or 1 for a truth value.
+    /// Number, if the value is one; 0 or 1 for a truth value.
     #[prost(uint64, optional, tag = "2")]
     pub number: Option<u64>,
-    /// Text, where the value is one; for a field of a method the word for its number.
+    /// Text, if the value is one; for a field of a method, the word for its number.
     #[prost(string, optional, tag = "3")]
     pub text: Option<String>,
 }
 
-/// An operation; its values are named as in JSON.
+/// An operation, whose values are named as in JSON.
 #[derive(Clone, PartialEq, Message)]
 pub struct Operation {
     /// Name of the operation, as in JSON.
@@ -71,10 +71,10 @@ pub struct Operation {
     /// Index, in the submission, of the entry with the method that completes the operation.
     #[prost(uint32, optional, tag = "3")]
     pub entry: Option<u32>,
-    /// Byte offset in the entry of that method's data word (for immediate data: of the header).
+    /// Byte offset, in the entry, of that method's data word (of the header, for immediate data).
     #[prost(uint32, optional, tag = "4")]
     pub offset: Option<u32>,
-    /// The serial number of the submission, where it is not the message's.
+    /// Serial number of the submission, if it differs from the message's.
     #[prost(uint64, optional, tag = "5")]
     pub serial: Option<u64>,
     /// Known values of the operation.
@@ -85,22 +85,22 @@ pub struct Operation {
 /// A method write, or several consecutive ones.
 #[derive(Clone, PartialEq, Message)]
 pub struct Method {
-    /// Index of its entry in the submission.
+    /// Index of the entry in the submission.
     #[prost(uint32, tag = "1")]
     pub entry: u32,
-    /// Byte offset of its first data word (for immediate data: of the header) in the entry.
+    /// Byte offset, in the entry, of the first data word (of the header, for immediate data).
     #[prost(uint32, tag = "2")]
     pub offset: u32,
     /// Number of the subchannel.
     #[prost(uint32, tag = "3")]
     pub subchannel: u32,
-    /// Number of the class that interprets the method; 0 where the class is not known.
+    /// Number of the class that interprets the method; 0 if the class is not known.
     #[prost(uint32, tag = "4")]
     pub class: u32,
     /// Byte address of the method.
     #[prost(uint32, tag = "5")]
     pub address: u32,
-    /// Name of the method, where the class's table has it.
+    /// Name of the method, if the class's table has it.
     #[prost(string, optional, tag = "6")]
     pub name: Option<String>,
     /// First data word.
@@ -117,7 +117,7 @@ pub struct Method {
     pub fields: Vec<Value>,
 }
 
-/// Place at which an entry could not be read on, and the reason.
+/// Place at which an entry could not be read further, and the reason.
 #[derive(Clone, PartialEq, Message)]
 pub struct Stop {
     /// Index of the entry in the submission.
@@ -143,7 +143,7 @@ pub struct Class {
 }
 
 impl Decoded {
-    /// Returns the bytes of the field, which are appended to a message's bytes.
+    /// Returns the bytes of the field, which are to be appended to a message's bytes.
     pub fn field(&self) -> Vec<u8> {
         let mut to = Vec::new();
         message::encode(FIELD, self, &mut to);

@@ -1,4 +1,4 @@
-//! Records as messages.
+//! Conversion of records to messages.
 
 use super::messages as m;
 use nvcap_decode::ledger::Observed;
@@ -176,7 +176,7 @@ impl From<&r::Kernel> for m::Kernel {
 }
 
 impl m::Calls {
-    /// Makes the message of calls. `number`: the number by which stacks name them.
+    /// Makes the message of calls. `number` is the number by which stacks refer to them.
     pub(super) fn of(number: u32, calls: &r::Calls) -> Self {
         let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(str::to_owned);
         let frame = |f: &r::Frame| m::Frame {

@@ -1,4 +1,4 @@
-//! Message `Fault` (a fault of the GPU): conversion from the record, and to the record.
+//! Conversion between the record of a fault of the GPU and its message `Fault`.
 
 use prost::Message;
 
@@ -106,7 +106,7 @@ impl From<&r::Fault> for Fault {
     }
 }
 
-/// The record with this body.
+/// Returns the record with this body.
 pub(super) fn record(body: &[u8]) -> Result<Record, NotUnderstood> {
     let f = Fault::decode(body)?;
     let notification = |n: Notification| {

@@ -6,24 +6,24 @@ use nvcap_decode::ledger::{Observed, Trapped};
 use nvcap_decode::record::Stamp;
 use nvcap_decode::wire::GpuVa;
 
-/// Description of the trace: what was traced, where and how.
+/// Description of the trace: the traced programs, the machine, and the way of tracing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceInfo {
-    /// nvcap, with its version.
+    /// Name and version of nvcap.
     pub program: String,
-    /// The driver's release, where it was known.
+    /// Release of the driver, if it was known.
     pub driver: Option<String>,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// The processor.
+    /// Processor of the machine.
     pub processor: String,
-    /// `CLOCK_MONOTONIC` when the recording began, ns.
+    /// Time of `CLOCK_MONOTONIC` at which the recording began, ns.
     pub monotonic_ns: u64,
-    /// `CLOCK_REALTIME` at the time `monotonic_ns`, ns.
+    /// Time of `CLOCK_REALTIME` at the time `monotonic_ns`, ns.
     pub realtime_ns: u64,
-    /// Way in which submissions were seen: `trap`, `observe`, or the format from which the recording was made.
+    /// Way in which submissions were captured: `trap`, `observe`, or the format from which the recording was made.
     pub how: String,
-    /// True if the GPU's time stamps were read.
+    /// True if the GPU's timestamps were read.
     pub gpu_time: bool,
     /// True if stacks were taken.
     pub stacks: bool,
@@ -32,26 +32,26 @@ pub struct TraceInfo {
     pub in_order: bool,
     /// True if users' data was left out.
     pub redacted: bool,
-    /// The command that was traced, with its arguments.
+    /// Command that was traced, with its arguments.
     pub command: Vec<String>,
     /// Number of this file among the trace's files, counted from 0.
     pub file: u32,
-    /// Number of records of earlier files that this file would need and lacks.
+    /// Number of records of earlier files that this file would need but lacks.
     pub left_out: u64,
-    /// The GPUs of the machine. Empty where the machine has none, or nothing was known of them.
+    /// GPUs of the machine. Empty if the machine has none, or if nothing was known about them.
     pub gpus: Vec<HostGpu>,
 }
 
 /// A GPU of the machine on which the recording was made, as the driver describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostGpu {
-    /// N of `/dev/nvidiaN`.
+    /// Number N of `/dev/nvidiaN`.
     pub minor: u32,
-    /// The model's name.
+    /// Name of the model.
     pub model: Option<String>,
-    /// The UUID, `GPU-...`.
+    /// UUID, `GPU-...`.
     pub uuid: Option<String>,
-    /// The PCI address, such as `0000:c1:00.0`.
+    /// PCI address, such as `0000:c1:00.0`.
     pub bus: Option<String>,
 }
 
@@ -73,14 +73,14 @@ impl TraceInfo {
         monotonic_ns.wrapping_add(offset)
     }
 
-    /// Describes the processor and the GPUs, as text for people.
+    /// Returns a description of the processor and the GPUs, as text for people.
     pub(super) fn hardware(&self) -> String {
         let gpus = self.gpus.iter().map(ToString::to_string);
         let all = { [self.processor.clone()].into_iter() }.chain(gpus);
         all.collect::<Vec<_>>().join("; ")
     }
 
-    /// The message of a file whose first record has the number `first`.
+    /// Makes the message of a file whose first record has the number `first`.
     pub(super) fn message(&self, first: u64) -> m::Trace {
         m::Trace {
             program: self.program.clone(),
@@ -137,24 +137,23 @@ impl TraceInfo {
     }
 }
 
-/// Reading of a GPU's clock at one moment, which is known to lie between two times of the processor's clock.
+/// A reading of a GPU's clock at one moment, which lies between two known times of the processor's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuClock {
     /// A process that uses the GPU.
     pub pid: u32,
-    /// The semaphore beside which the GPU wrote its time.
+    /// Semaphore beside which the GPU wrote its time.
     pub address: GpuVa,
-    /// The GPU's clock, ns.
+    /// Time of the GPU's clock, ns.
     pub gpu_ns: u64,
     /// Latest known time of `CLOCK_MONOTONIC` before the moment, ns.
     pub before_ns: u64,
-    /// Time of `CLOCK_MONOTONIC` at which the moment was over at the latest, ns.
+    /// Earliest known time of `CLOCK_MONOTONIC` after the moment, ns.
     pub seen_ns: u64,
 }
 
 impl GpuClock {
-    /// Makes a reading from a stamp, where the stamp has a time of the GPU and the moment is bounded on both
-    /// sides.
+    /// Makes a reading from a stamp, if the stamp has a time of the GPU and the moment is bounded on both sides.
     pub(super) fn of(pid: u32, stamp: &Stamp) -> Option<Self> {
         Some(Self {
             pid,
@@ -166,28 +165,28 @@ impl GpuClock {
         .filter(|c| c.before_ns != 0 && c.before_ns <= c.seen_ns)
     }
 
-    /// Uncertainty of the moment, ns.
+    /// Returns the uncertainty of the moment, ns.
     pub(super) fn width(&self) -> u64 {
         self.seen_ns.saturating_sub(self.before_ns)
     }
 }
 
-/// Facts that a live trace gives at its end beside its records.
+/// Facts that a live trace gives at its end besides its records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndInfo {
-    /// The time of the last record, ns.
+    /// Time of the last record, ns.
     pub time_ns: u64,
-    /// The account of observing.
+    /// Account of observing.
     pub observed: Option<Observed>,
     /// Stacks, if they were taken: one for this many doorbells, and the number of doorbells that were skipped.
     pub stack_sample: Option<(u32, u64)>,
     /// Number of packets that could not be written (a full disk).
     pub unwritten: u64,
-    /// Clocks of the GPUs by process, where the time stamps were read.
+    /// Clocks of the GPUs by process, if the timestamps were read.
     pub gpu_clocks: Vec<GpuClock>,
-    /// The account of the trap.
+    /// Account of the trap.
     pub trapped: Option<Trapped>,
-    /// Data that stacks lack, in words, with counts.
+    /// Data that stacks lack, in words, each with a count.
     pub left_out_of_stacks: Vec<(String, u64)>,
 }
 

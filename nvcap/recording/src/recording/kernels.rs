@@ -1,4 +1,4 @@
-//! Reads only the names of kernels from a recording. Names are looked up beside a trace, and come behind the first launches of their
+//! Reader of only the names of kernels in a recording. Names are looked up beside a trace, and come after the first launches of their
 //! kernels.
 
 use std::io::Read;
@@ -9,10 +9,10 @@ use super::reader::{Assembly, whole};
 use crate::pcapng::{Block, Blocks};
 use nvcap_decode::record::{Kernel, Record};
 
-/// The kernels in a recording of the trace with this number ([`super::Reader::trace_number`]), in the order of the packets. Damaged packets
-/// and packets of other kinds are skipped: [`super::Reader`] reports them.
+/// Returns the kernels in a recording of the trace with this number ([`super::Reader::trace_number`]), in the order of the packets. Damaged
+/// packets and packets of other kinds are skipped; [`super::Reader`] reports them.
 ///
-/// Much faster than reading all records, because the packets of other records are not decoded.
+/// This is much faster than reading all records, because the packets of other records are not decoded.
 pub fn kernels(reader: impl Read, trace: u32) -> impl Iterator<Item = Kernel> {
     let mut blocks = Blocks::new(reader);
     let mut assembly = None;
@@ -28,7 +28,7 @@ pub fn kernels(reader: impl Read, trace: u32) -> impl Iterator<Item = Kernel> {
     })
 }
 
-/// The kernel of a packet, or of several packets of which this is the last.
+/// Returns the kernel of a packet, or of several packets of which this is the last.
 fn kernel(packet: &[u8], trace: u32, assembly: &mut Option<Assembly>) -> Option<Kernel> {
     let (head, part) = Head::parse(packet)?;
     if head.trace != trace || Kind::with_number(head.kind) != Some(Kind::Kernel) {

@@ -1,35 +1,34 @@
-//! Kind of a packet, and its head.
+//! Kinds of packets, and their heads.
 
 use nvcap_decode::record::{MOST_BYTES, Record};
 
-/// The first bytes of each packet.
+/// First bytes of each packet.
 pub(super) const MAGIC: [u8; 4] = *b"nvcp";
-/// The version of the head. A reader refuses other versions.
+/// Version of the head. A reader refuses other versions.
 pub(super) const VERSION: u8 = 1;
-/// Bytes of the head.
+/// Length of the head, bytes.
 pub(super) const HEAD: usize = 32;
-/// Offset of the bytes of the head that the checksum covers: all behind the checksum.
+/// Offset of the part of the head that the checksum covers: everything behind the checksum.
 const CHECKED: usize = 8;
-/// The most bytes of a body in one packet. With its head the packet is well below 256 KiB, the most that Wireshark reads.
+/// The most bytes of a body in one packet. Together with its head, a packet is then well below 256 KiB, the most that Wireshark reads.
 pub(super) const MOST_PART: usize = 192 << 10;
-/// The most bytes of a body: the bytes of a record, with their heads. A reader gives up a longer body as damage, and a writer
-/// makes none.
+/// The most bytes of a body: those of a record, with their heads. A reader treats a longer body as damage, and a writer makes none.
 pub(super) const MOST_BODY: usize = MOST_BYTES + (MOST_BYTES >> 1);
-/// The most bytes of a body that is a list of small parts: each takes many times more in memory than in the file.
+/// The most bytes of a body that is a list of small parts, which each take many times more in memory than in the file.
 pub(super) const MOST_LIST: usize = 16 << 20;
-/// Flag of a record that an earlier file of the trace has, too (`--rotate`).
+/// Flag of a record that is also in an earlier file of the trace (`--rotate`).
 pub(super) const AGAIN: u8 = 1;
 
 macro_rules! kinds {
     ($($(#[$of:meta])* $value:ident = $number:literal, $name:literal;)*) => {
-        /// Contents of a packet.
+        /// Kind of a packet, by its contents.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Kind {
             $($(#[$of])* $value = $number,)*
         }
 
         impl Kind {
-            /// The kind with this number.
+            /// Returns the kind with this number.
             pub(super) const fn with_number(number: u8) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$value),)*
@@ -37,7 +36,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The kind's name in messages and in the interface of the packets.
+            /// Returns the name of the kind in messages and in the interface of the packets.
             pub(super) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $name,)*
@@ -62,13 +61,13 @@ kinds! {
     Stack = 10, "stack";
     Stamps = 11, "stamps";
     Loss = 12, "loss";
-    /// Calls that stacks name by number.
+    /// Calls to which stacks refer by number.
     Calls = 13, "calls";
-    /// Mark: the live trace had shown everything before it.
+    /// Mark that the live trace had shown everything before it.
     Idle = 14, "idle";
     /// End of the trace.
     End = 15, "end";
-    /// Mark: the trace goes on in another file.
+    /// Mark that the trace continues in another file.
     Continued = 16, "continued";
     /// Snapshot of a process.
     Snapshot = 17, "look";
@@ -83,7 +82,7 @@ kinds! {
 }
 
 impl Kind {
-    /// The most bytes of a body of this kind.
+    /// Returns the most bytes of a body of this kind.
     pub(super) const fn most_body(self) -> usize {
         match self {
             Self::Ioctl | Self::Submission | Self::QmdCopy | Self::Snapshot => MOST_BODY,
@@ -117,13 +116,13 @@ impl Kind {
 /// The head of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The number of the kind.
+    /// Number of the kind.
     pub kind: u8,
     /// Flags: 0 or [`AGAIN`].
     pub flags: u8,
-    /// The trace's random number.
+    /// Random number of the trace.
     pub trace: u32,
-    /// The number of the record in the trace, counted from 0.
+    /// Number of the record in the trace, counted from 0.
     pub number: u64,
     /// Number of the part of the body that follows, and the count of parts.
     pub part: (u32, u32),
@@ -144,7 +143,7 @@ impl Head {
         head
     }
 
-    /// The head and the part of a packet; `None` if the packet is damaged or no packet of this format.
+    /// Parses the head and the part of a packet; `None` if the packet is damaged or is no packet of this format.
     pub(super) fn parse(packet: &[u8]) -> Option<(Self, &[u8])> {
         let (head, part) = packet.split_at_checked(HEAD)?;
         let word = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes);

@@ -1,23 +1,23 @@
-//! Calls that stacks name by a number, and a bound on their memory.
+//! Calls to which stacks refer by a number, and a limit on their memory.
 //!
-//! A writer gives its calls anew before they take more bytes than a reader holds. A reader drops the calls that were given first, so that it
-//! holds all calls that the writer names.
+//! A writer gives its calls anew before they take more bytes than a reader holds. A reader drops the calls that were given first, so it
+//! still holds all calls to which the writer refers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use nvcap_decode::record::{Calls, Frame};
 
-/// The most calls that a writer names.
+/// The most calls to which a writer refers.
 pub(super) const MOST_NAMED: usize = 1 << 16;
 /// The most calls that a reader holds.
 const MOST_HELD: usize = 1 << 17;
-/// The most bytes of the calls that a writer names, and of the calls that a reader holds.
+/// The most bytes of the calls to which a writer refers, and of the calls that a reader holds.
 pub(super) const MOST_BYTES: usize = 512 << 20;
-/// Bytes of calls, and of a text, beside their contents: counts, and entries of maps.
+/// Bytes of calls, and of a text, in addition to their contents: counts, and entries of maps.
 const BESIDE: usize = 96;
 
-/// Bytes of calls in memory. Equal texts count once.
+/// Memory taken by calls, bytes. Equal texts count once.
 #[derive(Default)]
 pub(super) struct Weight {
     /// Texts of frames, each with the number of places that use it.
@@ -34,7 +34,7 @@ fn of_frame(f: &Frame) -> [Option<&Arc<str>>; 3] {
     [Some(&f.module), f.symbol.as_ref(), f.file.as_ref()]
 }
 
-/// Bytes of calls without their texts.
+/// Returns the bytes of calls without their texts.
 fn own(calls: &Calls) -> usize {
     BESIDE + calls.frames.len() * size_of::<Frame>()
 }
@@ -67,7 +67,7 @@ impl Weight {
         }
     }
 
-    /// Replaces texts by equal texts that are held already.
+    /// Replaces texts by equal texts that are already held.
     fn share(&self, calls: &mut Calls) {
         let share = |text: &mut Arc<str>| {
             if let Some((known, _)) = self.texts.get_key_value(text) {
@@ -106,7 +106,7 @@ impl Default for KnownCalls {
 }
 
 impl KnownCalls {
-    /// Takes calls, in place of earlier calls with their number: each file of a trace gives its own calls anew.
+    /// Adds calls, replacing earlier calls with their number: each file of a trace gives its own calls anew.
     pub(super) fn add(&mut self, number: u32, mut calls: Calls) {
         self.remove(number);
         self.weight.share(&mut calls);
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The held calls are bounded in bytes, because the author of a file chooses how long the texts of its frames are.
+    /// Test that the held calls are bounded in bytes, because the author of a file determines how long the texts of its frames are.
     #[test]
     fn what_is_held_has_a_bound_in_bytes() {
         let mut told = KnownCalls {
@@ -167,7 +167,7 @@ mod tests {
             .map(|text| text.len())
             .sum();
         assert!((512 << 10..1 << 20).contains(&held), "{held}");
-        // One that is larger than all is held alone.
+        // Calls that exceed the limit by themselves are held alone.
         told.add(400, calls(&"x".repeat(2 << 20), 1));
         assert_eq!(told.calls.len(), 1);
         assert!(told.get(400).is_some());
@@ -188,7 +188,7 @@ mod tests {
             let symbol = f.symbol.as_ref();
             symbol.zip(first).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
         }));
-        // The last place of a text takes it along.
+        // A text is dropped with the last place that uses it.
         (0..100).for_each(|number| told.remove(number));
         assert_eq!((told.weight.bytes, told.weight.texts.len()), (0, 0));
     }

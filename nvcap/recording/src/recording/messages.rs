@@ -1,6 +1,6 @@
-//! The bodies of packets: protobuf messages with the fields of `docs/nvcap.proto` (a test compares the two).
+//! Bodies of packets: protobuf messages with the fields of `docs/nvcap.proto` (a test compares the two).
 //!
-//! The number of a field is never used for another field. Words that name a kind are texts, so that a reader that is older than the
+//! The number of a field is never reused for another field. Words that name a kind are texts, so that a reader that is older than the
 //! writer can show kinds that it does not know.
 
 use prost::{Message, Oneof};
@@ -119,14 +119,14 @@ pub(super) struct Process {
     reason = "one at a time is made, and taken apart at once"
 )]
 pub(super) enum Life {
-    /// The command name of a process that was there before.
+    /// Command name of a process that was there before.
     #[prost(string, tag = "2")]
     Present(String),
     #[prost(uint32, tag = "3")]
     Fork(u32),
     #[prost(uint32, tag = "4")]
     Thread(u32),
-    /// The new command name.
+    /// New command name.
     #[prost(string, tag = "5")]
     Exec(String),
     /// True if the whole process ended.
@@ -337,7 +337,7 @@ pub(super) struct Frame {
     pub inlined: bool,
 }
 
-/// Calls that stacks name by number.
+/// Calls to which stacks refer by number.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Calls {
     #[prost(uint32, tag = "1")]
@@ -437,7 +437,7 @@ pub(super) enum Lost {
     Notifiers(u64),
 }
 
-/// The first packet of a file: the description of the trace.
+/// First packet of a file: the description of the trace.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Trace {
     #[prost(string, tag = "1")]
@@ -569,7 +569,7 @@ pub(super) struct GpuClock {
     pub seen_ns: u64,
 }
 
-/// The last packet of a trace.
+/// Last packet of a trace.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct End {
     #[prost(fixed64, tag = "1")]

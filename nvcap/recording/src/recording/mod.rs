@@ -1,11 +1,11 @@
 //! Recordings: files of [`Record`](nvcap_decode::record::Record)s, as raw as the source gave them, in the order in which they came.
 //!
-//! A recording is a pcapng file. Each record is a packet, or several where the record is long. Each channel is an interface, and records
-//! of no channel are on the first interface, so that tools for packets can list, filter and cut them. nvcap itself reads only the
-//! packets. Each has a checksum and the record's number, so that damage anywhere is found, and missing records are known.
-//! `docs/file-format.md` has the layout, and `docs/nvcap.proto` the messages within.
+//! A recording is a pcapng file. Each record is a packet, or several if the record is long. Each channel is an interface, and records of no
+//! channel are on the first interface, so that tools for packets can list, filter and cut them. nvcap itself reads only the packets. Each
+//! packet has a checksum and the record's number, so damage anywhere is found, and missing records are known. `docs/file-format.md` has the
+//! layout, and `docs/nvcap.proto` the messages within.
 //!
-//! This module turns records into bytes, and bytes into records. It opens no file.
+//! This module converts records to bytes, and bytes to records. It opens no file.
 
 mod decode;
 pub mod decoded;
@@ -40,7 +40,7 @@ pub use kernels::kernels;
 pub use reader::{Error, Item, Reader};
 pub use writer::Writer;
 
-/// The private enterprise number in custom blocks. It is the number for examples (RFC 5612), because nvcap has none.
+/// Private enterprise number in custom blocks. It is the number for examples (RFC 5612), because nvcap has none.
 pub const ENTERPRISE: u32 = 32473;
 
 /// Makes a recording with one packet of this kind and body, for tests of packets' contents.

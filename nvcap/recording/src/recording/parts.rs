@@ -1,4 +1,4 @@
-//! Counts the parts of a message before it is decoded. An empty part takes two bytes in a file, and many times that in memory.
+//! Count of the parts of a message before it is decoded. An empty part takes two bytes in a file, and many times that in memory.
 
 use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -6,19 +6,19 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use super::decode::NotUnderstood;
 use super::kind::Kind;
 
-/// The most parts of a message with bytes of memory: the largest ring has fewer entries.
+/// The most parts of a message with bytes of memory. The largest ring has fewer entries.
 const MOST: usize = 1 << 21;
-/// The most parts of any other message: many times the parts that a writer makes.
+/// The most parts of any other message: many times the number that a writer makes.
 const MOST_OF_LIST: usize = 1 << 19;
 /// The most fields of calls: several times the fields of a stack that is taken.
 const MOST_OF_CALLS: usize = 1 << 14;
 
-/// Field that holds parts, with its weight: one for some 64 bytes of memory.
+/// A field that holds parts, with its weight: one for each 64 bytes of memory, approximately.
 struct Field(u32, usize, Holds);
 
 /// Kind of parts that a field holds.
 enum Holds {
-    /// Messages, with those of their fields that hold parts themselves.
+    /// Messages, with those of their fields that themselves hold parts.
     Fields(&'static [Field]),
     /// Numbers, each of a byte or more. Eight count as one part.
     Numbers,
@@ -40,7 +40,7 @@ const CALLS: &[Field] = &[Field(2, 1, Fields(&[]))];
 const PROCESS: &[Field] = &[Field(7, 1, Fields(&[Field(8, 2, Fields(&[]))]))];
 /// Parameters of a kernel.
 const KERNEL: &[Field] = &[Field(5, 1, Fields(&[Field(1, 1, Fields(&[]))]))];
-/// Time stamps.
+/// Timestamps.
 const STAMPS: &[Field] = &[Field(4, 1, Fields(&[]))];
 /// Suspects of a fault, and the channels of its group; its message's channels.
 const FAULT: &[Field] = &[
@@ -71,7 +71,7 @@ const END: &[Field] = &[
     Field(7, 1, Fields(&[])),
 ];
 
-/// Lists of context switches, what is between them, and processes with their GPUs.
+/// Lists of context switches, the news between them, and processes with their GPUs.
 const SWITCHES: &[Field] = &[
     Field(7, 1, Numbers),
     Field(8, 1, Numbers),
@@ -102,7 +102,7 @@ pub(super) fn check(kind: Kind, body: &[u8]) -> Result<(), NotUnderstood> {
         Kind::End => (END, MOST_OF_LIST),
         _ => return Ok(()),
     };
-    // No field of two bytes counts for more.
+    // No field of two bytes counts for more than this.
     if body.len() <= left / 4 {
         return Ok(());
     }
@@ -112,8 +112,8 @@ pub(super) fn check(kind: Kind, body: &[u8]) -> Result<(), NotUnderstood> {
     }
 }
 
-/// Counts all fields, and the fields of parts; `None` where there are too many. Bytes that are no message end the count, because they
-/// are not decoded either.
+/// Counts all fields, and the fields of parts; `None` if there are too many. Bytes that are no message end the count, because they are not
+/// decoded either.
 fn count(mut body: &[u8], fields: &[Field], left: &mut usize) -> Option<()> {
     while body.has_remaining() {
         let Ok((number, wire)) = decode_key(&mut body) else {
@@ -155,7 +155,7 @@ fn count(mut body: &[u8], fields: &[Field], left: &mut usize) -> Option<()> {
 mod tests {
     use super::*;
 
-    /// A length-delimited field.
+    /// Makes a length-delimited field.
     fn field(number: u8, content: &[u8]) -> Vec<u8> {
         let mut all = vec![number << 3 | 2];
         prost::encoding::encode_varint(content.len() as u64, &mut all);
@@ -175,7 +175,7 @@ mod tests {
             Kind::Submission,
             &segment(1).repeat(MOST / 2 + 1)
         ));
-        // Bytes are no parts, whatever they look like.
+        // Plain bytes are not parts, whatever they look like.
         assert!(is_taken(
             Kind::Submission,
             &field(13, &field(2, &segment(MOST)))
@@ -194,7 +194,7 @@ mod tests {
         ));
     }
 
-    /// Lists of parts that each take many times more memory than bytes in the file.
+    /// Test of lists of parts that each take many times more memory than bytes in the file.
     #[test]
     fn lists_are_counted() {
         let is_taken = |kind, body: &[u8]| check(kind, body).is_ok();
@@ -218,7 +218,7 @@ mod tests {
         assert!(!is_taken(Kind::End, &within(2, 8)));
         let identity = field(2, &field(8, b"").repeat(most(2)));
         assert!(!is_taken(Kind::Switches, &field(14, &identity)));
-        // Numbers of a byte, and of two.
+        // Numbers of one byte, and of two.
         for number in 7..=13 {
             assert!(!is_taken(
                 Kind::Samples,

@@ -1,4 +1,4 @@
-//! Records from the bytes of a file: all whole records, then reports of the missing ones.
+//! Reader of records from the bytes of a file: all whole records, then reports of the missing ones.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -25,25 +25,25 @@ const MOST_RANGES: usize = 1 << 16;
     reason = "one item of a recording is its end: the others are moved as they are"
 )]
 pub enum Item {
-    /// Description of the trace. It comes first, and again where a new part of the file begins.
+    /// Description of the trace. It comes first, and again at the beginning of each new part of the file.
     Trace(TraceInfo),
     /// A record.
     Record(Record),
-    /// Mark: the live trace had shown all that came before it.
+    /// Mark that the live trace had shown everything before it.
     Idle,
-    /// The trace goes on in another file.
+    /// Mark that the trace continues in another file.
     Continued,
     /// End of the trace.
     End(EndInfo),
 }
 
-/// Error in a recording. Reading goes on behind it.
+/// Error in a recording. Reading continues behind it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Bytes that are no block, or a failed read.
+    /// Bytes that are not a block, or a failed read.
     #[error(transparent)]
     Damage(#[from] Damage),
-    /// A packet was changed, or is no packet of a recording.
+    /// A packet that was changed, or that is no packet of a recording.
     #[error("the packet at byte {offset} is damaged")]
     Packet {
         /// Offset in the (decompressed) file.
@@ -52,23 +52,22 @@ pub enum Error {
     /// A packet that this nvcap does not understand.
     #[error("record {number} ({kind}) is not understood: {why}")]
     NotUnderstood {
-        /// The record's number.
+        /// Number of the record.
         number: u64,
         /// Kind of the record.
         kind: String,
         /// Reason why it is not understood.
         why: NotUnderstood,
     },
-    /// A packet of a kind that this nvcap does not know. Reported for the first packet of each
-    /// kind.
+    /// A packet of a kind that this nvcap does not know. It is reported for the first packet of each kind.
     #[error("record {number} is of kind {kind}, which this nvcap does not know; a newer one may")]
     Kind {
-        /// The record's number.
+        /// Number of the record.
         number: u64,
         /// Kind of the record.
         kind: u8,
     },
-    /// More packets of a kind that this nvcap does not know. Reported at the end.
+    /// Further packets of a kind that this nvcap does not know. They are reported at the end.
     #[error("{count} more records are of kind {kind}, which this nvcap does not know")]
     MoreOfKind {
         /// Kind of the packets.
@@ -76,17 +75,17 @@ pub enum Error {
         /// Number of these packets, without the first.
         count: u64,
     },
-    /// Records are missing. Reported at the end.
+    /// Missing records, which are reported at the end.
     #[error("{count} of the records up to number {last} are missing, the first is number {first}")]
     Missing {
         /// Number of missing records.
         count: u64,
         /// Number of the first missing record.
         first: u64,
-        /// The highest number of a record.
+        /// Highest number of a record.
         last: u64,
     },
-    /// Files of a trace were joined in the wrong order. Reported at the end.
+    /// Files of a trace that were joined in the wrong order, which is reported at the end.
     #[error(
         "{count} records of earlier files came behind later ones and are not shown; join the files in the order of their numbers"
     )]
@@ -94,18 +93,18 @@ pub enum Error {
         /// Number of records.
         count: u64,
     },
-    /// The recording has no end.
+    /// A recording without an end.
     #[error(
         "the recording has no end: nvcap was ended before, or the file was cut; what came behind record {last} is missing"
     )]
     NoEnd {
-        /// The highest number of a record.
+        /// Highest number of a record.
         last: u64,
     },
-    /// The file has no packet of a recording.
+    /// A file without a packet of a recording.
     #[error("the file has no records")]
     Empty,
-    /// The file has packets of other traces.
+    /// A file with packets of other traces.
     #[error(
         "{packets} packets are of other traces that were merged into this file; they are not shown"
     )]
@@ -116,7 +115,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// True if the system could not read the file, which is no damage of the file.
+    /// Tells whether the system could not read the file, which is no damage of the file.
     #[must_use]
     pub fn is_of_system(&self) -> bool {
         matches!(self, Self::Damage(Damage::Io { .. }))
@@ -129,7 +128,7 @@ pub(super) struct Assembly {
     body: Vec<u8>,
 }
 
-/// Reads a recording.
+/// Reader of a recording.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -156,7 +155,7 @@ pub struct Reader<R> {
     unknown: BTreeMap<u8, u64>,
     ended: bool,
     done: bool,
-    /// The first item, if it was read before it was asked for.
+    /// First item, if it was read before it was asked for.
     first: Option<Result<Item, Error>>,
     /// Errors that are reported at the end.
     last: Vec<Error>,
@@ -191,8 +190,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns the random number that all files of the trace have; none before one of its packets
-    /// was read.
+    /// Returns the random number that all files of the trace have; `None` before one of its packets was read.
     #[must_use]
     pub fn trace_number(&self) -> Option<u32> {
         self.trace
@@ -233,7 +231,7 @@ impl<R: Read> Reader<R> {
     fn item(&mut self, head: Head, body: &[u8]) -> Option<Result<Item, Error>> {
         let number = head.number;
         let Some(kind) = Kind::with_number(head.kind) else {
-            // With the flag the number is that of the next record, which is still to come.
+            // With this flag, the number is that of the next record, which is still to come.
             if head.flags & AGAIN == 0 {
                 self.numbers.note(number);
             }
@@ -253,7 +251,7 @@ impl<R: Read> Reader<R> {
                     .and_then(|()| Ok(m::Trace::decode(body)?))
                     .map_err(not_understood);
                 if let Ok(trace) = &trace {
-                    // The packet's own number is a later one where the file's beginning could not be written.
+                    // The packet's own number is a later one if the file's beginning could not be written.
                     let first = if trace.first == 0 {
                         number
                     } else {
@@ -385,25 +383,25 @@ pub(super) fn whole(assembly: &mut Option<Assembly>, head: Head, part: &[u8]) ->
     }
 }
 
-/// Numbers of the records that have come.
+/// Numbers of the records that have come so far.
 #[derive(Default)]
 struct Numbers {
     next: u64,
     begun: bool,
-    /// True for a later file of a trace: records of earlier files are not missing.
+    /// True for a later file of a trace: records of earlier files do not count as missing.
     later: bool,
-    /// The first number of the first file that was read.
+    /// First number of the first file that was read.
     from: u64,
-    /// Number of records of earlier files that came all the same.
+    /// Number of records of earlier files that nevertheless came.
     earlier: u64,
-    /// Ranges of numbers below `next` that have not come: first number, and number behind the last.
+    /// Ranges of numbers below `next` that have not come: first number, and the number after the last.
     missing: Vec<(u64, u64)>,
-    /// Number of records in missing ranges that were not kept.
+    /// Number of records in missing ranges that are not kept.
     unkept: u64,
 }
 
 impl Numbers {
-    /// Takes note of the beginning of a file, or of a part of a file.
+    /// Records the beginning of a file, or of a part of a file.
     fn begin(&mut self, number: u64, file: u32) {
         if !self.begun && file > 0 {
             self.next = number;
@@ -419,7 +417,7 @@ impl Numbers {
         self.later
     }
 
-    /// Takes note of a record's number. False if it came before.
+    /// Records a record's number. Returns false if it came before.
     fn note(&mut self, number: u64) -> bool {
         self.begun = true;
         if number >= self.next {

@@ -1,6 +1,6 @@
-//! Message `Samples` (samples of program counters): conversion from the record, and to the record.
+//! Conversion between the record of samples of program counters and its message `Samples`.
 //!
-//! A window has thousands of program counters with a few samples each. The message has one list of numbers for each member, which
+//! A window has thousands of program counters with a few samples each. The message therefore has one list of numbers for each member, which
 //! takes a few bytes for each counter.
 
 use prost::Message;
@@ -96,10 +96,10 @@ impl From<&r::Samples> for Samples {
     }
 }
 
-/// The record with this body.
+/// Returns the record with this body.
 pub(super) fn record(body: &[u8]) -> Result<Record, NotUnderstood> {
     let s = Samples::decode(body)?;
-    // A counter takes more memory than its bytes here.
+    // A counter takes more memory than its bytes in the message.
     if s.pc.len() > MOST_COUNTERS {
         return Err(NotUnderstood::Large("number of program counters"));
     }

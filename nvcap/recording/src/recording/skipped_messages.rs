@@ -1,4 +1,4 @@
-//! Message `Passed` (skipped entries), made from the record.
+//! Conversion of skipped entries to their message `Passed`.
 
 use prost::Message;
 

@@ -1,4 +1,4 @@
-//! Snapshot of a process: the record, read from its message.
+//! Conversion of a snapshot's message to its record.
 
 use prost::Message as _;
 
@@ -10,7 +10,7 @@ use nvcap_decode::record::{
 
 type Result<T> = std::result::Result<T, NotUnderstood>;
 
-/// The record with this body.
+/// Returns the record with this body.
 pub(super) fn record(body: &[u8]) -> Result<Record> {
     let snapshot = Look::decode(body)?;
     let channels = snapshot.channels.into_iter().map(channel);

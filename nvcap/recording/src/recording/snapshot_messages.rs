@@ -1,4 +1,4 @@
-//! Message `Look` and the messages in it: a snapshot of a process, made from the record.
+//! Conversion of a snapshot of a process to its message `Look` and the messages in it.
 
 use prost::Message;
 

@@ -1,4 +1,4 @@
-//! Messages at the end of a trace about the stacks that were taken.
+//! Messages, at the end of a trace, about the stacks that were taken.
 
 use prost::Message;
 

@@ -1,6 +1,6 @@
-//! Message `Switches` (context switches of a GPU): conversion from the record, and to the record.
+//! Conversion between the record of a GPU's context switches and its message `Switches`.
 //!
-//! A window may have tens of thousands of the driver's records. The message has one list of numbers for each member, which takes
+//! A window may have tens of thousands of the driver's records. The message therefore has one list of numbers for each member, which takes
 //! some ten bytes for each record.
 
 use prost::Message;
@@ -52,10 +52,10 @@ pub(super) struct ClockReading {
     pub error_ns: u64,
 }
 
-/// News between the driver's records that is no record itself.
+/// News between the driver's records that is not itself a record.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(super) struct Between {
-    /// Number of the driver's records before the news in the window.
+    /// Number of the driver's records in the window before the news.
     #[prost(uint32, tag = "1")]
     pub behind: u32,
     #[prost(oneof = "News", tags = "2, 3, 4")]
@@ -170,7 +170,7 @@ impl From<&r::Switches> for Switches {
                 what: Some(what),
             });
         }
-        // Lists of nothing but zeros are left out.
+        // Lists that contain only zeros are left out.
         if message.vmid.iter().all(|vmid| *vmid == 0) {
             message.vmid.clear();
         }
@@ -194,7 +194,7 @@ impl Switches {
         self.instance.push(packed(switch.instance));
     }
 
-    /// Tells whether all lists have the lengths that they must have.
+    /// Tells whether all lists have the required lengths.
     fn is_even(&self) -> bool {
         let n = self.tag.len();
         let all = [
@@ -208,7 +208,7 @@ impl Switches {
     }
 }
 
-/// The record with this body.
+/// Returns the record with this body.
 pub(super) fn record(body: &[u8]) -> Result<Record, NotUnderstood> {
     let s = Switches::decode(body)?;
     if s.tag.len() + s.between.len() > MOST_TOLD || s.processes.len() > MOST_TOLD {

@@ -59,7 +59,7 @@ fn bytes(data: &[u8]) -> Bytes {
     }
 }
 
-/// Records of every kind, each with every field set and with none.
+/// Returns records of every kind, each with every field set and with none.
 fn all_records() -> Vec<Record> {
     let frame = Frame {
         module: "libcuda.so.1".into(),
@@ -399,7 +399,7 @@ fn long_records_take_several_packets() {
         let file = file_of(&all);
         let (records, errors) = read(&file);
         assert_eq!((&records[..], errors.len()), (&all[..], 0));
-        // Without its second part a record is missing as a whole.
+        // Without its second part, the whole record is missing.
         if bytes > 3 * kind::MOST_PART {
             let mut cut = file.clone();
             cut.drain(300_000..310_000);
@@ -436,7 +436,7 @@ fn a_later_section_depends_on_none_before() {
     assert_eq!(errors, Vec::<String>::new());
     let (records, errors) = read(&to);
     assert_eq!((records.len(), errors.len()), (all.len(), 0));
-    // In the other order the first file's records cannot be shown, and are not skipped in silence.
+    // In the other order, the first file's records cannot be shown, and this is reported.
     let reversed = [&later[..], &to[..]].concat();
     let (_, errors) = read(&reversed);
     let said = format!("{} records of earlier files came behind", all.len());
@@ -444,14 +444,14 @@ fn a_later_section_depends_on_none_before() {
         errors.len() == 1 && errors[0].starts_with(&said),
         "{errors:?}"
     );
-    // Behind the first file what it has comes once.
+    // After the first file, its records come once.
     to.extend_from_slice(&later);
     let (records, errors) = read(&to);
     assert_eq!(records.len(), 2 * all.len());
     assert_eq!(errors, Vec::<String>::new());
 }
 
-/// The beginning of a later file could not be written: its missing records are known all the same.
+/// Test of a later file whose beginning could not be written: its missing records are known nevertheless.
 #[test]
 fn a_later_file_says_what_is_missing_at_its_beginning() {
     let (mut lost, mut later) = (Vec::new(), Vec::new());
@@ -518,7 +518,7 @@ fn a_file_that_was_cut_gives_all_whole_records() {
         let (records, errors) = read(&bytes[..cut]);
         assert_eq!(records[..], all[..records.len()]);
         assert!(!errors.is_empty(), "{cut}");
-        // Whole packets that are in the file: one behind the other.
+        // The whole packets in the file, one after another.
         let mut end = 0;
         let mut whole = 0;
         while let Some(len) = bytes.get(end + 4..end + 8) {
@@ -546,7 +546,7 @@ fn what_damage_hides_is_said() {
         let mut damaged = bytes.clone();
         damaged[place] ^= 1 << (seed >> 20 & 7);
         let (records, errors) = read(&damaged);
-        // None is changed, at most one is missing, and that is said.
+        // None is changed; at most one is missing, and that is reported.
         assert!(records.iter().all(|r| all.contains(r)), "{place}");
         assert!(records.len() + 1 >= all.len(), "{place}");
         assert!(records.len() == all.len() || !errors.is_empty(), "{place}");
@@ -572,7 +572,7 @@ proptest! {
     }
 }
 
-/// An identity with every member set.
+/// Returns an identity with every member set.
 fn identity() -> Identity {
     let some = |text: &str| Some(text.to_owned());
     Identity {

@@ -1,4 +1,4 @@
-//! Messages of the trap's account, made from the account.
+//! Conversion of the trap's account to its messages.
 
 use prost::Message;
 

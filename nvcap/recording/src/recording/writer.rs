@@ -1,4 +1,4 @@
-//! Writes records as blocks of a file.
+//! Writer of records as blocks of a file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use nvcap_decode::record::{Calls, Channel, ChannelId, Loss, Lost, Record, StackE
 /// The most GPU clocks in a section's comment.
 const MOST_CLOCKS: usize = 16;
 
-/// Number of the interface for records of no channel.
+/// Number of the interface for records without a channel.
 const NO_CHANNEL: u32 = 0;
 
-/// Writer of the blocks of a recording. Each call appends whole blocks to a buffer. The blocks of one call must come into the file as a
-/// whole or not at all; [`Writer::begin_section`] continues behind blocks that could not be written.
+/// Writer of the blocks of a recording. Each call appends whole blocks to a buffer. The blocks of one call must reach the file as a whole
+/// or not at all. [`Writer::begin_section`] continues after blocks that could not be written.
 pub struct Writer {
     info: TraceInfo,
     trace: u32,
@@ -35,7 +35,7 @@ pub struct Writer {
     /// Calls and their numbers, by the address of the calls, which does not change while they are held here.
     calls: HashMap<usize, (Arc<Calls>, u32)>,
     weight: Weight,
-    /// The most bytes of calls that stacks name. Beyond it calls are written anew, as beyond [`MOST_NAMED`].
+    /// The most bytes of calls to which stacks refer. Above it, calls are written anew, as above [`MOST_NAMED`].
     pub(super) most_calls: usize,
     next_calls: u32,
     /// True if nothing was recorded since the last mark of idleness.
@@ -46,7 +46,7 @@ pub struct Writer {
     decoded: Vec<u8>,
     /// The most bytes of a body.
     pub most: usize,
-    /// Number of records that were too long, and were replaced by a loss.
+    /// Number of records that were too long and were replaced by a loss.
     too_long: u64,
 }
 
@@ -55,7 +55,7 @@ fn address(calls: &Arc<Calls>) -> usize {
 }
 
 impl Writer {
-    /// Makes a writer for one trace. `trace`: a random number, which distinguishes this trace's packets from those of other traces that a
+    /// Makes a writer for one trace. `trace` is a random number, which distinguishes this trace's packets from those of other traces that a
     /// tool may merge.
     #[must_use]
     pub fn new(info: TraceInfo, trace: u32) -> Self {
@@ -79,12 +79,12 @@ impl Writer {
         }
     }
 
-    /// Submissions are observed, whatever was said when the trace was to begin.
+    /// Records that submissions are observed, whatever was planned when the trace began.
     pub fn observes(&mut self) {
         "observe".clone_into(&mut self.info.how);
     }
 
-    /// Begins a file, or a new part of it behind blocks that could not be written. The section depends on no block before it.
+    /// Begins a file, or a new part of it after blocks that could not be written. The section depends on no block before it.
     pub fn begin_section(&mut self, to: &mut Vec<u8>) {
         self.interfaces.clear();
         self.forget_calls();
@@ -114,7 +114,7 @@ impl Writer {
         );
     }
 
-    /// Describes the clocks, as text for people: those of GPUs that are known by now.
+    /// Returns a description, as text for people, of the clocks of GPUs that are known by now.
     fn clocks(&self) -> String {
         let TraceInfo {
             monotonic_ns,
@@ -132,7 +132,7 @@ impl Writer {
         text
     }
 
-    /// Takes note of a reading of the GPU's clock. The closest reading is kept.
+    /// Records a reading of the GPU's clock, if it is the closest so far.
     fn note_clock(&mut self, stamps: &Stamps) {
         let pid = stamps.at.pid;
         for found in stamps.stamps.iter().filter_map(|s| GpuClock::of(pid, s)) {
@@ -143,12 +143,12 @@ impl Writer {
         }
     }
 
-    /// Ends a file of a trace that goes on in another file. Call [`Writer::counts`] next.
+    /// Ends a file of a trace that continues in another file. [`Writer::counts`] must be called next.
     pub fn continued(&mut self, to: &mut Vec<u8>) {
         self.packet(to, Kind::Continued, AGAIN, NO_CHANNEL, self.newest_ns, &[]);
     }
 
-    /// Begins the trace's next file. `left_out`: the number of records that the file would need, and that do not follow by
+    /// Begins the trace's next file. `left_out` is the number of records that the file would need, and that do not follow by
     /// [`Writer::again`].
     pub fn begin_file(&mut self, left_out: u64, to: &mut Vec<u8>) {
         self.info.file += 1;
@@ -157,7 +157,7 @@ impl Writer {
         self.begin_section(to);
     }
 
-    /// Sets the decoder's account of the next record, or of the end. `field`: the bytes of
+    /// Sets the decoder's account of the next record, or of the end. `field` has the bytes of
     /// [`Decoded::field`](super::decoded::Decoded::field).
     pub fn decoded(&mut self, field: Vec<u8>) {
         self.decoded = field;
@@ -174,7 +174,7 @@ impl Writer {
         }
     }
 
-    /// Appends a record again that an earlier file of the trace has, and without which this file cannot be understood.
+    /// Appends again a record of an earlier file of the trace, without which this file cannot be understood.
     pub fn again(&mut self, record: &Record, to: &mut Vec<u8>) {
         self.append(record, AGAIN, to);
     }
@@ -220,13 +220,13 @@ impl Writer {
     }
 
     /// Returns the number of records that were too long for a recording and were replaced by a loss. Stacks are not counted, because no
-    /// submission is missing for them.
+    /// submission is missing because of them.
     #[must_use]
     pub fn too_long(&self) -> u64 {
         self.too_long
     }
 
-    /// Begins a section whose header has the GPU's clock, which has just become known. It has all channels of the section before, so that
+    /// Begins a section whose header has the GPU's clock, which has just become known. It has all channels of the previous section, so that
     /// the counts at the end cover them.
     fn begin_section_with_clock(&mut self, to: &mut Vec<u8>) {
         let mut channels: Vec<_> = self.interfaces.iter().map(|(id, n)| (*n, *id)).collect();
@@ -237,7 +237,7 @@ impl Writer {
         }
     }
 
-    /// Appends the mark that the live trace has shown all that came before. A reader of the recording shows it at the same place.
+    /// Appends the mark that the live trace has shown everything before it. A reader of the recording shows the mark at the same place.
     pub fn idle(&mut self, to: &mut Vec<u8>) {
         if !self.idle {
             self.idle = true;
@@ -245,7 +245,7 @@ impl Writer {
         }
     }
 
-    /// Appends the end of the trace, with the counts of each interface. `account`: the ledger as JSON.
+    /// Appends the end of the trace, with the counts of each interface. `account` is the ledger as JSON.
     pub fn end(&mut self, end: EndInfo, ledger: &Ledger, account: &[u8], to: &mut Vec<u8>) {
         let time = self.newest_ns;
         let end = EndInfo {
@@ -260,8 +260,8 @@ impl Writer {
         self.counts(ledger, account, to);
     }
 
-    /// Appends the counts of each interface, and the ledger as JSON, behind the last packet of a file. They are for other programs. `ledger`
-    /// counts from the trace's beginning, as pcapng demands for these blocks.
+    /// Appends the counts of each interface, and the ledger as JSON, behind the last packet of a file. They are for other programs.
+    /// `ledger` counts from the trace's beginning, as pcapng requires for these blocks.
     pub fn counts(&self, ledger: &Ledger, account: &[u8], to: &mut Vec<u8>) {
         let begin = self.info.realtime_of(self.info.monotonic_ns);
         let end = self.info.realtime_of(self.newest_ns);
@@ -301,7 +301,7 @@ impl Writer {
         self.weight = Weight::default();
     }
 
-    /// Writes the calls of a stack before the first stack that names them.
+    /// Writes the calls of a stack before the first stack that refers to them.
     fn note_calls(&mut self, calls: &Arc<Calls>, time: u64, to: &mut Vec<u8>) {
         if self.calls.contains_key(&address(calls)) {
             return;
@@ -318,7 +318,7 @@ impl Writer {
         let mut message = m::Calls::of(number, calls);
         let most = self.most.min(Kind::Calls.most_body());
         while message.encoded_len() > most && !message.frames.is_empty() {
-            // Its outermost frames are left out, as those of a deep stack are.
+            // The outermost frames are left out, as for a deep stack.
             message.frames.truncate(message.frames.len() / 2);
             message.end = StackEnd::Deep.name().to_owned();
         }
@@ -326,7 +326,7 @@ impl Writer {
         self.packet(to, Kind::Calls, AGAIN, NO_CHANNEL, time, &body);
     }
 
-    /// Returns the interface of a channel. Describes it at the channel's first packet.
+    /// Returns the interface of a channel, which is described at the channel's first packet.
     fn interface(&mut self, id: ChannelId, known: Option<&Channel>, to: &mut Vec<u8>) -> u32 {
         if let Some(interface) = self.interfaces.get(&id) {
             return *interface;
@@ -371,7 +371,7 @@ impl Writer {
     }
 }
 
-/// Makes the loss that replaces a record which is longer than a reader takes.
+/// Makes the loss that replaces a record that is longer than a reader accepts.
 fn too_long(record: &Record) -> Loss {
     let (channel, what) = match record {
         Record::Submission(s) => (
@@ -398,7 +398,7 @@ fn too_long(record: &Record) -> Loss {
     }
 }
 
-/// The most bytes of a packet.
+/// Returns the most bytes of a packet.
 const fn most_packet() -> u32 {
     (super::kind::HEAD + MOST_PART) as u32
 }

@@ -1,4 +1,4 @@
-//! `nvcap code` of a capture or a recording: names of programs, and code that was uploaded.
+//! `nvcap code` for a capture or a recording: names of programs, and code that was uploaded.
 
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ use nvcap_show::output::shell::{quoted, word};
 /// The most bytes of a function's code.
 pub(super) const MOST_CODE: u64 = 64 << 20;
 
-/// Opens the file, and watches how far it is read.
+/// Opens the file, and tracks how far it is read.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -31,7 +31,8 @@ pub(super) fn opened(file: &Path) -> anyhow::Result<(Box<dyn Read>, Reading)> {
     unpacked.with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// Gives each of the records to `each` until it wants no more; progress is shown, as nothing else is before the end, and Ctrl-C ends it.
+/// Gives each of the records to `each` until it wants no more. Progress is shown, since nothing else is shown before the end, and Ctrl-C
+/// ends the reading.
 ///
 /// # Errors
 /// When the user ended it.
@@ -53,10 +54,10 @@ fn read_all<T>(
     Ok(())
 }
 
-/// The program of the one kernel in a recording that has the name. The file is read for it, and once more for the code.
+/// Returns the program of the only kernel in a recording that matches the name. The file is read for it, and once more for the code.
 ///
 /// # Errors
-/// When there is none, or several, or the file is none that can be read twice.
+/// When there is none, or several, or if the file cannot be read twice.
 pub(super) fn program_named(pattern: &str, file: &Path) -> anyhow::Result<GpuVa> {
     let name = file.display().to_string();
     if !file.is_file() {
@@ -98,7 +99,7 @@ pub(super) fn program_named(pattern: &str, file: &Path) -> anyhow::Result<GpuVa>
     }
 }
 
-/// The code that was uploaded to a program's address, when the program was first launched.
+/// Returns the code that was uploaded to a program's address, as it was at the program's first launch.
 ///
 /// # Errors
 /// When there is none, or the user ended the reading.
@@ -130,7 +131,7 @@ pub(super) fn uploaded(
     }
 }
 
-/// Looks for the code that is at a program's address when it is launched.
+/// Search for the code at a program's address when the program is launched.
 struct Uploaded {
     program: GpuVa,
     decoder: Decoder,

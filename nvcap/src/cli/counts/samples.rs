@@ -1,4 +1,4 @@
-//! View of a process's submissions by `nvcap counts --sample`.
+//! Estimates of a process's submissions by `nvcap counts --sample`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
@@ -14,19 +14,19 @@ use nvcap_show::output::kernels::{self, Name};
 use nvcap_show::output::style::Plain;
 use nvcap_show::output::units::Bytes;
 
-/// Kernels of a process that the text shows.
+/// Number of kernels of a process that the text shows.
 const SHOWN: usize = 8;
-/// Programs whose names are asked for at once.
+/// Number of programs whose names are asked for at once.
 const MOST_ASKED: usize = 64;
 
-/// Names of programs, as far as they were found.
+/// Names of programs, as far as they have been found.
 #[derive(Default)]
 pub(super) struct Names {
     by: HashMap<(u32, GpuVa), Option<Arc<Name>>>,
 }
 
-/// Texts for programs by which they can be told apart: their short names; where those are alike their whole names, and where these are,
-/// too, with the program's address. None where there is no name.
+/// Returns texts that distinguish programs: their short names; if those are equal, their whole names; if these are equal, too, the names
+/// with the program's address. `None` for a program without a name.
 fn told_apart(programs: &[(GpuVa, Option<Arc<Name>>)]) -> Vec<Option<String>> {
     let count = |of: fn(&Name) -> &str| {
         let mut all: HashMap<String, u32> = HashMap::new();
@@ -47,14 +47,14 @@ fn told_apart(programs: &[(GpuVa, Option<Arc<Name>>)]) -> Vec<Option<String>> {
     programs.iter().map(text).collect()
 }
 
-/// A kernel's line.
+/// Line of a kernel.
 struct Row {
     program: GpuVa,
     launches: Estimate,
     time: Option<Share>,
 }
 
-/// The kernels of a process: those that take the most time first.
+/// Returns the kernels of a process, those with the most time first.
 fn rows(sampled: &Sampled) -> Vec<Row> {
     let mut all: BTreeMap<GpuVa, Row> = BTreeMap::new();
     let row = |program| Row {
@@ -82,7 +82,7 @@ fn rows(sampled: &Sampled) -> Vec<Row> {
 }
 
 impl Names {
-    /// Asks for the names of those programs in `rows` for which it has not asked before.
+    /// Asks for the names of those programs in `rows` for which it has not asked yet.
     fn ask(&mut self, pid: u32, rows: &[Row], (_, programs): Samples<'_>) {
         let known = |r: &&Row| !self.by.contains_key(&(pid, r.program));
         let asked: Vec<(GpuVa, Option<u32>)> = rows
@@ -103,7 +103,7 @@ impl Names {
         }
     }
 
-    /// Texts for the programs of rows; none where there is no name.
+    /// Returns texts for the programs of rows; `None` for a program without a name.
     fn of_rows(&self, pid: u32, rows: &[Row]) -> Vec<Option<String>> {
         let name = |row: &Row| {
             let name = self.by.get(&(pid, row.program)).cloned().flatten();

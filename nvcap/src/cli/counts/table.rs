@@ -12,10 +12,10 @@ use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::style::Plain;
 use nvcap_show::output::units::Nanoseconds;
 
-/// Lines after which the heading is shown again.
+/// Number of lines after which the heading is shown again.
 const HEADING_EACH: usize = 20;
 
-/// Counts that were shown before: rates are the difference.
+/// The table, with the counts that were shown before: rates are computed from the difference.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     done: BTreeMap<(u32, Option<u32>), u64>,
@@ -27,7 +27,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Writes a line for each process and GPU, and before them one for all.
+    /// Writes a line for all processes, then a line for each process and GPU.
     pub(super) fn text(
         &mut self,
         out: &mut Vec<u8>,
@@ -95,7 +95,7 @@ impl Table {
         (self.unix_ns, self.cpu_ns) = (view.unix_ns, view.cpu_ns);
     }
 
-    /// Writes a line for each process that cannot be looked into and was not shown before. Returns how many lines it wrote.
+    /// Writes a line for each process that cannot be looked into and was not shown before. Returns the number of lines.
     fn others(&mut self, out: &mut Vec<u8>, view: &View) -> usize {
         let before = std::mem::replace(&mut self.refused, view.refused.clone());
         let is_new = |(pid, r): &(&u32, &Refused)| before.get(*pid) != Some(*r);
@@ -180,7 +180,7 @@ fn line(out: &mut Vec<u8>, head: &str, gpu: Option<u32>, of: &GpuView, rate: &st
     );
 }
 
-/// The age of the oldest pending submission: at least so long, where two readings had it; else at most.
+/// Returns the age of the oldest pending submission: the least age if two readings had it, else the greatest.
 fn age(Age { least_ns, most_ns }: Age) -> String {
     match most_ns {
         Some(most) if least_ns == 0 => format!("<={}", Nanoseconds(most)),
@@ -199,7 +199,7 @@ fn rate(before: Option<u64>, now: u64, passed: u64) -> String {
 }
 
 fn seconds(ns: u64) -> f64 {
-    // Microseconds: more digits would pretend more than is known.
+    // Microseconds suffice: more digits would suggest a precision that the measurement does not have.
     (ns / 1000) as f64 / 1e6
 }
 

@@ -1,4 +1,4 @@
-//! Parts that every comparison shares: reading a recording to its end, and writing what was found.
+//! Parts that all comparisons share: reading a recording to its end, and writing the result.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::cli::output_args::{OutputArgs, When};
 use crate::cli::recording::{INTERRUPTED, Played, Recording};
 use crate::cli::target;
 
-/// Files that are compared, and place and form of what is found.
+/// Files that are compared, and place and form of the result.
 pub(super) struct Place<'a> {
     pub(super) inputs: [&'a Path; 2],
     pub(super) output: Option<&'a Path>,
@@ -66,20 +66,20 @@ impl Place<'_> {
             text(out.object(), color);
         }
         match target::written(&mut out) {
-            // The reader closed the pipe, as in `nvcap diff A B | head`: the exit status is still that of the comparison.
+            // The reader closed the pipe, as in `nvcap diff A B | head`. The exit status is still that of the comparison.
             Err(e) if e.chain().any(is_gone) => Ok(()),
             written => written,
         }
     }
 }
 
-/// The message that Ctrl-C ended the reading of a file.
+/// Returns the message that Ctrl-C ended the reading of a file.
 pub(super) fn not_compared(file: &Path) -> String {
     let name = file.display();
     format!("{name}: {INTERRUPTED}, and nothing was compared")
 }
 
-/// Tells whether the reader of the output went away.
+/// Tells whether an error means that the reader of the output went away.
 fn is_gone(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause
         .downcast_ref::<std::io::Error>()

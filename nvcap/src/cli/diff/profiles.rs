@@ -1,4 +1,4 @@
-//! A comparison in which at least one of the two is another profiler's trace.
+//! A comparison in which at least one of the two inputs is another profiler's trace.
 
 use std::path::Path;
 
@@ -12,19 +12,19 @@ use super::place::{Place, not_compared};
 use crate::cli::profile::Input;
 use crate::cli::recording::INTERRUPTED;
 
-/// One of the two, read.
+/// One of the two inputs, after reading.
 struct Read {
     sums: Sums,
     of: Known,
 }
 
 enum Known {
-    /// Its verdict, and whether it is complete.
+    /// Verdict of the recording, and whether it is complete.
     Recording(String, bool),
     Profile(About),
 }
 
-/// Compares, and writes what was found. Returns whether there are differences, and whether both files were whole.
+/// Compares the inputs, and writes the result. Returns whether there are differences, and whether both files were complete.
 pub(super) fn compare(
     place: &Place<'_>,
     all: bool,

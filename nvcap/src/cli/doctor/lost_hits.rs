@@ -1,9 +1,9 @@
-//! Report of `nvcap doctor --trap`.
+//! Text of the report of `nvcap doctor --trap`.
 
 use nvcap_live::trap::lost_hits::Measured;
 use nvcap_show::output::plural::plural_of;
 
-/// Returns the text of what was measured, and of what it means for a program that is traced.
+/// Returns the text of the measured numbers, and of their meaning for a program that is traced.
 pub(super) fn report(m: &Measured) -> String {
     let mut text = format!(
         "{} s, {}, {}\n\n",
@@ -41,7 +41,7 @@ pub(super) fn report(m: &Measured) -> String {
 fn verdict(m: &Measured) -> String {
     let million = |n: f64| n * 1e6 / m.stores.max(1) as f64;
     match (m.lost(), m.causeless) {
-        // With no event in N, fewer than 3/N is what there is with a confidence of 95 %.
+        // With no event in N, the frequency is less than 3/N with a confidence of 95 %.
         (0, 0) => format!(
             "No hit was lost: with a confidence of 95 % there are fewer than {:.2} in a million here.\n",
             million(3.0)

@@ -1,4 +1,4 @@
-//! Exports that make a recording of a file: their arguments, and reading the file into the recorder.
+//! Exports that make a recording from a file: their arguments, and the copying of the file into the recorder.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ pub(super) struct CopyArgs {
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: PathBuf,
 
-    /// Option that has FILE replaced.
+    /// Option by which FILE is replaced.
     #[command(flatten, next_help_heading = OUTPUT)]
     pub force: Force,
 }
@@ -34,7 +34,7 @@ impl CopyArgs {
         overwrite::refusal(Some(&self.output), self.force.force, &inputs)
     }
 
-    /// Reads the file into a recording, redacted or not, through the sink that `through` makes of the recorder.
+    /// Copies the file into a recording, redacted or not, through the sink that `through` makes of the recorder.
     pub(super) fn copy(
         &self,
         redacted: bool,

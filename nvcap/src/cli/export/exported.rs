@@ -1,4 +1,4 @@
-//! Source of an export: a capture, or a live trace. Both become a pipeline into the sink of one format.
+//! Source of an export: a capture or a live trace. Both become a pipeline into the sink of one format.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub(in crate::cli) struct FileArgs {
     pub strict: bool,
 }
 
-/// Options of a trace that have no meaning for an export; a format may have more.
+/// Options of a trace that have no meaning for an export. A format may have more.
 const USELESS: [&str; 9] = [
     "quiet",
     "stats",
@@ -48,7 +48,7 @@ const USELESS: [&str; 9] = [
     "no_names",
 ];
 
-/// Help texts of a trace's options, as all exports mean these options.
+/// Help texts of a trace's options in the sense that they have for all exports.
 const SAYING: [(&str, &str); 2] = [
     (
         "gpu_time_cpu",
@@ -60,14 +60,14 @@ const SAYING: [(&str, &str); 2] = [
     ),
 ];
 
-/// The command of a format as clap knows it: without options that have no meaning here, nor `more` of them, none of a live target beside a
-/// file, and with what others mean here; `output`: what `-o` is.
+/// Returns the command of a format for clap: without the options that have no meaning here, without those of `more`, without those of a
+/// live target if there is a file, and with the help texts that fit here. `output` describes `-o`.
 pub(super) fn as_is(
     command: clap::Command,
     more: &[&'static str],
     output: &'static str,
 ) -> clap::Command {
-    // Channels are of a capture, too.
+    // Captures have channels, too.
     let live = trace::live_options().filter(|id| id.as_str() != "channels");
     let command = file_or_live::refusing(command, "file", live);
     let command = values::without(command, &USELESS);
@@ -76,14 +76,14 @@ pub(super) fn as_is(
     values::saying(command, &[("output", output)])
 }
 
-/// Facts of a trace beside its records.
+/// Facts about a trace besides its records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct About {
     /// Readings of the clocks at one moment, ns.
     pub monotonic_ns: Option<u64>,
     pub boottime_ns: Option<u64>,
     pub realtime_ns: Option<u64>,
-    /// The driver's release.
+    /// Release of the driver.
     pub driver: Option<String>,
 }
 
@@ -97,7 +97,7 @@ impl About {
         }
     }
 
-    /// Unix time at which `CLOCK_MONOTONIC` was 0, ns, where that is known.
+    /// Returns the Unix time at which `CLOCK_MONOTONIC` was 0, ns, if it is known.
     pub(super) fn base_ns(&self) -> Option<u64> {
         self.realtime_ns?.checked_sub(self.monotonic_ns?)
     }
@@ -118,34 +118,34 @@ impl About {
 pub(super) struct Order<'a> {
     pub args: &'a trace::Args,
     pub about: About,
-    /// A command is traced, to which standard output belongs.
+    /// True if a command is traced, to which standard output belongs.
     pub command: bool,
-    /// The files that are read meanwhile.
+    /// Files that are read at the same time.
     pub inputs: &'a [&'a Path],
 }
 
-/// A format.
+/// A format of exports.
 pub(super) trait Export {
-    /// Returns its name on the command line, and what `-o` may be.
+    /// Returns the name on the command line, and the possible forms of `-o`.
     fn names(&self) -> (&'static str, &'static str);
 
-    /// The sink, with its files.
+    /// Makes the sink, with its files.
     ///
     /// # Errors
-    /// When the files cannot be made, or the user named no place for them.
+    /// When the files cannot be made, or if the user named no place for them.
     fn sink(&self, order: Order<'_>) -> anyhow::Result<Box<dyn Sink>>;
 
-    /// Tells whether the sink needs records in the order of their times, whatever file they are from.
+    /// Tells whether the sink needs records in the order of their times, from whatever file they come.
     fn needs_order(&self) -> bool;
 
-    /// Ends the trace, with the verdict and what to do next.
+    /// Ends the trace, with the verdict and the next command to type.
     ///
     /// # Errors
     /// When the output could not be written.
     fn conclude(&self, args: &trace::Args, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger>;
 }
 
-/// Exports.
+/// Makes the export.
 ///
 /// # Errors
 /// When something cannot be read, traced or written, or options contradict each other.
@@ -201,7 +201,7 @@ fn of_file(
     })?;
     let pipeline = Pipeline::new(options, vec![sink]);
     let mut pipeline = match export.needs_order() {
-        // Each submission is held back until the GPU's time stamps, which follow it in the file, have been read.
+        // Each submission is held back until the GPU's timestamps, which follow it in the file, have been read.
         true => pipeline.with_gpu_time().in_time_order(),
         false => pipeline,
     };

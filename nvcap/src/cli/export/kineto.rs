@@ -1,4 +1,4 @@
-//! `nvcap export kineto`: of a recording, or of a live trace, the JSON that PyTorch's profiler writes.
+//! `nvcap export kineto`: a recording or a live trace as the JSON that PyTorch's profiler writes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -76,13 +76,13 @@ impl Args {
     }
 }
 
-/// The command as clap knows it: without options that have no meaning here, and with what others mean here.
+/// Returns the command for clap: without the options that have no meaning here, and with the help texts that fit here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
     let more = ["verbose", "explain_streams", "redact"];
     exported::as_is(command, &more, target::FILE_FOR_A_PROGRAM)
 }
 
-/// Exports.
+/// Makes the export.
 pub(in crate::cli) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let trace = Trace {
         ranks: args.ranks,
@@ -102,7 +102,8 @@ struct Trace {
 }
 
 impl Trace {
-    /// Makes what tells the rank of a process: the user, by the process's number or for the first process, or else its environment.
+    /// Makes the function that returns the rank of a process: by the user's word for the process's number or for the first process, or else
+    /// by the process's environment.
     fn rank_of(&self) -> Box<dyn Fn(u32) -> Option<Rank>> {
         let of: HashMap<u32, u32> = { self.ranks.iter() }
             .filter_map(|(pid, rank)| Some(((*pid)?, *rank)))
@@ -122,7 +123,7 @@ impl Trace {
     }
 }
 
-/// RANK and WORLD_SIZE of a running process, as torchrun and others set them.
+/// Returns RANK and WORLD_SIZE of a running process, as torchrun and others set them.
 fn rank_in_environment(pid: u32) -> Option<Rank> {
     of_environment(&Environment::of_process(pid).ok()?)
 }
@@ -135,7 +136,7 @@ fn of_environment(environment: &Environment) -> Option<Rank> {
     })
 }
 
-/// The path of a further process's file: its number stands before the ending.
+/// Returns the path of a further process's file, which has the process's number before the extension.
 fn beside(path: &Path, pid: u32) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let number = pid_name(pid).replace('?', "unknown");
@@ -147,7 +148,7 @@ fn beside(path: &Path, pid: u32) -> PathBuf {
     path.with_file_name(format!("{stem}.{number}{ending}"))
 }
 
-/// Makes what opens the files of further processes; there is none where the output is no file.
+/// Makes the function that opens the files of further processes; `None` if the output is no file.
 fn more(path: Option<&Path>, force: bool, inputs: &[&Path]) -> More {
     let path = path.filter(|path| !is_standard_output(path) && !is_special(path));
     let path = path.map(Path::to_owned);
@@ -161,7 +162,7 @@ fn more(path: Option<&Path>, force: bool, inputs: &[&Path]) -> More {
     })
 }
 
-/// Tells whether a path is of something that is no regular file, such as /dev/null.
+/// Tells whether a path is that of something other than a regular file, such as /dev/null.
 fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| !m.is_file())
 }
@@ -222,7 +223,7 @@ impl Export for Trace {
     }
 }
 
-/// Tells which works are in no file, and why.
+/// Reports the work that is in no file, and why.
 fn tell_left_out(made: &Made) {
     let are = |count: u64| if count == 1 { "is" } else { "are" };
     for (pid, why) in &made.reasons {
@@ -258,7 +259,7 @@ fn tell_left_out(made: &Made) {
     }
 }
 
-/// Describes what is in a file.
+/// Describes the contents of a file.
 fn content(file: &Written) -> String {
     let counts = &file.counts;
     let process = match file.process.as_str() {

@@ -1,4 +1,4 @@
-//! `nvcap export`: a trace as a file for other programs, one format a file.
+//! `nvcap export`: a trace as a file for other programs, with one module for each format.
 
 mod copied;
 mod exported;
@@ -66,7 +66,7 @@ impl Args {
     }
 }
 
-/// The export commands for clap: each without the options that mean nothing to it, and with its own help texts for the others.
+/// Returns the export commands for clap: each without the options that have no meaning for it, and with its own help texts for the others.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = command
         .mut_subcommand("perfetto", perfetto::as_is)
@@ -79,7 +79,7 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
     command
 }
 
-/// Writes the file.
+/// Writes the export.
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.format {
         Format::Pcapng(args) => pcapng::run(&args),

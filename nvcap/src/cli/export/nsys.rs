@@ -1,4 +1,4 @@
-//! `nvcap export nsys-sqlite`: of a recording, or of a live trace, the tables that Nsight Systems exports.
+//! `nvcap export nsys-sqlite`: a recording or a live trace as the tables that Nsight Systems exports.
 
 use std::process::ExitCode;
 
@@ -46,14 +46,14 @@ impl Args {
     }
 }
 
-/// The command as clap knows it: without options that have no meaning here, and with what others mean here.
+/// Returns the command for clap: without the options that have no meaning here, and with the help texts that fit here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
     let more = ["verbose", "explain_streams", "redact"];
     let output = "Write to FILE, readable by its owner alone";
     exported::as_is(command, &more, output)
 }
 
-/// Exports.
+/// Makes the export.
 pub(in crate::cli) fn run(args: Args) -> anyhow::Result<ExitCode> {
     exported::run(&Trace, &args.file, args.trace)
 }

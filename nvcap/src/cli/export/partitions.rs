@@ -1,4 +1,4 @@
-//! `nvcap export partitions`: tables of recordings into the folder of a fleet, by day, hour and host.
+//! `nvcap export partitions`: tables of recordings in the folder of a fleet, by day, hour and host.
 
 use std::cell::Cell;
 use std::io;
@@ -71,19 +71,19 @@ pub(in crate::cli) struct Args {
 }
 
 impl Args {
-    /// The host that was traced.
+    /// Returns the host that was traced.
     fn traced_host(&self) -> String {
         let own = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         self.host.clone().unwrap_or_else(own)
     }
 
-    /// Returns the reason why the export must not begin: the folder has the tables of a recording already.
+    /// Returns the reason why the export must not begin: the folder already has the tables of a recording.
     pub(super) fn refusal(&self) -> Option<String> {
         if self.force {
             return None;
         }
         let host = self.traced_host();
-        // What is no regular file can be read but once.
+        // A file that is not regular can be read only once.
         let mut files = self.files.iter().filter(|file| file.is_file());
         files.find_map(|file| {
             let of = RecordingArgs::of(file);
@@ -94,7 +94,7 @@ impl Args {
     }
 }
 
-/// Words of the refusal of a recording whose tables are there; `ledger` is one of them.
+/// Returns the words that refuse a recording whose tables already exist; `ledger` is one of them.
 fn there_already(file: &Path, ledger: &Path) -> String {
     format!(
         "the tables of {} are there already ({}), and would be lost: leave it out, name another folder with -o, or add --force to write \
@@ -104,7 +104,7 @@ fn there_already(file: &Path, ledger: &Path) -> String {
     )
 }
 
-/// Exports each, and goes on behind one that cannot be.
+/// Exports each recording, and continues after one that cannot be exported.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let host = args.traced_host();
     let (mut failed, mut refused) = (0, 0);
@@ -140,7 +140,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// Exports one recording, and says where its ledger is; none, and nothing written, where the user ended the reading.
+/// Exports one recording, and returns the place of its ledger; `None`, and nothing is written, if the user ended the reading.
 fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf>> {
     let of = RecordingArgs::of(file);
     let mut recording = of.open()?;
@@ -152,7 +152,7 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf
         "nothing in it tells when it was made: it is no recording of a live trace; nvcap export parquet makes tables of it",
     )?;
     let partition = Partition::of(&args.output, host, info.realtime_ns, info.file);
-    // The file may have been no regular one, or exported meanwhile.
+    // The file may not have been regular, or may have been exported meanwhile.
     if !args.force
         && let Some(ledger) = partition.published()
     {
@@ -177,7 +177,7 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf
         let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
         let played = recording.known_as_part().play(&mut pipeline)?;
         let ledger = pipeline.finish().with_context(say)?;
-        // A part would take the place of tables that are whole.
+        // Incomplete tables would replace complete ones.
         if played == Played::Interrupted {
             return Ok(None);
         }
@@ -221,8 +221,8 @@ fn tables(partition: &Partition, options: TablesOptions) -> io::Result<Tables> {
     Tables::several(Format::Parquet, &chosen, &layout, Box::new(opener), options)
 }
 
-/// The time by which a file is filed: that of its earliest submission; without one, the latest time of any other record. The earliest
-/// record would be wrong: a rotated file begins with older records that it needs.
+/// Time by which a file is sorted into the folders: that of its earliest submission; without one, the latest time of any other record. The
+/// earliest record would be wrong, because a rotated file begins with older records that it needs.
 #[derive(Clone, Debug, Default)]
 struct Times {
     submission: Rc<Cell<Option<u64>>>,

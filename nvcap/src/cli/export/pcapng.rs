@@ -1,4 +1,4 @@
-//! `nvcap export pcapng`: makes a recording from a capture, a log of ioctls, or another recording.
+//! `nvcap export pcapng`: a recording made from a capture, a log of ioctls, or another recording.
 
 use std::process::ExitCode;
 
@@ -26,7 +26,7 @@ pub(in crate::cli) struct Args {
     pub redact: bool,
 }
 
-/// Exports.
+/// Makes the export.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.copy
         .copy(args.redact, |recorder, _| Box::new(recorder))

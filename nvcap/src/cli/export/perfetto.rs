@@ -1,4 +1,4 @@
-//! `nvcap export perfetto`: of a recording, or of a live trace.
+//! `nvcap export perfetto`: a recording or a live trace for Perfetto.
 
 use std::process::ExitCode;
 
@@ -44,7 +44,7 @@ impl Args {
     }
 }
 
-/// The command as clap knows it: without options that have no meaning here, and with what others mean here.
+/// Returns the command for clap: without the options that have no meaning here, and with the help texts that fit here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
     let command = exported::as_is(command, &[], target::FILE_FOR_A_PROGRAM);
     values::saying(
@@ -62,7 +62,7 @@ pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
     )
 }
 
-/// Exports.
+/// Makes the export.
 pub(in crate::cli) fn run(args: Args) -> anyhow::Result<ExitCode> {
     exported::run(&Trace, &args.file, args.trace)
 }
@@ -84,7 +84,7 @@ impl Export for Trace {
             "the trace is no text",
             "name a file with -o, such as -o trace.pftrace, and open it at https://ui.perfetto.dev",
         )?;
-        // As for text: kinds of operations that the filter asks for are shown without -v, too.
+        // As in text, kinds of operations for which the filter asks are also shown without -v.
         let filtered = shown.filter.as_ref().is_some_and(Filter::asks_for_kind);
         let about = order.about;
         let options = PerfettoOptions {

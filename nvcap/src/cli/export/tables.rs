@@ -118,7 +118,7 @@ impl From<Partition> for Key {
     }
 }
 
-/// The command as clap knows it: without options that have no meaning here, and with what others mean here.
+/// Returns the command for clap: without the options that have no meaning here, and with the help texts that fit here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
     exported::as_is(
         command,
@@ -127,7 +127,7 @@ pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
     )
 }
 
-/// Exports.
+/// Makes the export.
 pub(in crate::cli) fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     exported::run(&Place::of(&args, format), &args.file, args.trace)
 }
@@ -135,10 +135,10 @@ pub(in crate::cli) fn run(args: Args, format: Format) -> anyhow::Result<ExitCode
 /// Place and form of the tables.
 struct Place {
     format: Format,
-    /// The tables that are written, as indices into `TABLES`.
+    /// Tables that are written, as indices into `TABLES`.
     chosen: Vec<usize>,
     layout: Layout,
-    /// `-o`.
+    /// Value of `-o`.
     output: Option<PathBuf>,
 }
 
@@ -176,7 +176,8 @@ impl Place {
         self.chosen.len() == 1 && self.output.as_ref().is_none_or(is_file)
     }
 
-    /// Makes the sink. `command`: a command is traced, to which standard output belongs. `inputs`: files that must not be overwritten.
+    /// Makes the sink. `command` means that a command is traced, to which standard output belongs. `inputs` are files that must not be
+    /// overwritten.
     fn tables(
         &self,
         options: TablesOptions,
@@ -273,7 +274,7 @@ impl Export for Place {
     }
 }
 
-/// Tells whether a path is of a device, such as /dev/null: all tables can go there.
+/// Tells whether a path is that of a device, such as /dev/null, to which all tables can go.
 fn is_device(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
 

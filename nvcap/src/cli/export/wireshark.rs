@@ -1,4 +1,4 @@
-//! `nvcap export wireshark`: a recording with what nvcap's decoder says of each packet.
+//! `nvcap export wireshark`: a recording with the decoder's account of each packet.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ pub(in crate::cli) struct Args {
     pub(super) copy: CopyArgs,
 }
 
-/// Exports.
+/// Makes the export.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.copy.copy(false, |recorder, trace| {
         let driver = trace.and_then(|t| t.driver.as_deref()?.parse().ok());

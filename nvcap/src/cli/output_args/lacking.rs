@@ -1,10 +1,10 @@
-//! Options that ask for what a trace does not have.
+//! Options that ask for data that a trace does not have.
 
 use super::OutputArgs;
 use nvcap_show::output::filter::Filter;
 
 impl OutputArgs {
-    /// Returns the first thing that these options ask for and the trace does not have, and how to get it.
+    /// Returns the first item for which these options ask and that the trace does not have, and how to get it.
     pub(super) fn lacking(&self) -> Option<String> {
         let filter = self.filter.as_ref();
         if let (Some(field), false) = (filter.and_then(Filter::of_stack), self.has_stacks) {

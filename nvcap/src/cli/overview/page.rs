@@ -1,4 +1,4 @@
-//! The text of `nvcap` without arguments.
+//! Text of `nvcap` without arguments.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,13 @@ use super::rates::{APART, Pace};
 
 /// The most processes that are shown.
 pub(super) const MOST: usize = 20;
-/// The most columns that a user's name takes.
+/// The most columns of a user's name.
 const MOST_USER: usize = 16;
 
-/// Ways in which nvcap's user may look into a process: the best comes first.
+/// Ways in which nvcap's user may look into a process, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Access {
-    /// By the trap.
+    /// With the trap.
     Trap,
     /// Without the trap.
     Observe,
@@ -31,15 +31,15 @@ pub(super) struct Row {
     pub user: String,
     pub command: String,
     pub gpus: Vec<u32>,
-    /// True if the process has memory of a GPU mapped: it can submit.
+    /// True if the process has memory of a GPU mapped, so that it can submit.
     pub submits: bool,
     pub access: Access,
-    /// Pace of its submissions; none where it was not looked at in time, or may not be.
+    /// Pace of the process's submissions; `None` if it was not looked at in time, or may not be.
     pub pace: Option<Pace>,
 }
 
 impl Row {
-    /// Returns its rate and state in words.
+    /// Returns rate and state in words.
     fn doing(&self) -> [String; 2] {
         let [rate, state] = match &self.pace {
             None => ["-", "-"].map(str::to_owned),
@@ -67,28 +67,28 @@ impl Row {
     }
 }
 
-/// The processes that use a GPU, and what nvcap's user may do.
+/// Processes that use a GPU, and the rights of nvcap's user.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overview {
     pub rows: Vec<Row>,
-    /// Count of processes that may not be looked into.
+    /// Number of processes that may not be looked into.
     pub unknown: usize,
     /// Message that `/proc` hides processes.
     pub hides: Option<String>,
     pub is_root: bool,
-    /// The remedy where a process may not be looked into.
+    /// Remedy if a process may not be looked into.
     pub remedy: &'static str,
     /// Reason why the trap is refused.
     pub trap_refused: Option<String>,
-    /// NVIDIA's driver is not loaded.
+    /// True if NVIDIA's driver is not loaded.
     pub lacks_driver: bool,
-    /// `/proc` is not mounted.
+    /// True if `/proc` is not mounted.
     pub lacks_proc: bool,
-    /// A software GPU is at hand.
+    /// True if a software GPU is available.
     pub is_checkout: bool,
 }
 
-/// The whole text; lines of the table are cut to `width` columns.
+/// Returns the whole text; lines of the table are cut to `width` columns.
 pub(super) fn page(overview: &Overview, width: Option<usize>) -> String {
     let mut text = match overview.rows.len() {
         0 => nobody(overview),
@@ -112,7 +112,7 @@ pub(super) fn page(overview: &Overview, width: Option<usize>) -> String {
     text + "\nnvcap -h lists all commands and the options of every day.\n"
 }
 
-/// The line that says that there is no process to show.
+/// Returns the line that says that there is no process to show.
 fn nobody(overview: &Overview) -> String {
     if overview.lacks_proc {
         return "It is not known which processes use a GPU: /proc is not mounted (sudo mount -t proc proc /proc).\n"
@@ -128,7 +128,7 @@ fn nobody(overview: &Overview) -> String {
     }
 }
 
-/// The processes, and the meaning of the words in the table.
+/// Returns the table of processes, and the meaning of its words.
 fn table(overview: &Overview, width: Option<usize>) -> String {
     let trace = |row: &Row| match row.access {
         Access::Trap => "yes",
@@ -205,7 +205,7 @@ fn meaning(overview: &Overview, text: &mut String) {
     }
 }
 
-/// Appends how many processes nothing is known of.
+/// Appends the number of processes about which nothing is known.
 fn unknown(overview: &Overview, text: &mut String) {
     if overview.unknown > 0 {
         let others = plural_of(overview.unknown as u64, "process", "processes");
@@ -227,7 +227,7 @@ fn unknown(overview: &Overview, text: &mut String) {
     }
 }
 
-/// Appends commands with what each is for.
+/// Appends commands, each with its purpose.
 fn lines(text: &mut String, all: &[(String, &str)]) {
     let width = all.iter().map(|(command, _)| command.len()).max();
     let width = width.unwrap_or(0);
@@ -236,7 +236,7 @@ fn lines(text: &mut String, all: &[(String, &str)]) {
     }
 }
 
-/// The commands for a process, as this user may give them.
+/// Returns the commands for a process, in the form in which this user may give them.
 fn for_process(row: &Row, is_root: bool) -> Vec<(String, &'static str)> {
     let pid = row.pid;
     let sudo = |needed: bool| if needed && !is_root { "sudo " } else { "" };
@@ -270,10 +270,10 @@ fn for_process(row: &Row, is_root: bool) -> Vec<(String, &'static str)> {
     ]
 }
 
-/// The commands where there is no process.
+/// Returns the commands to begin with if there is no process.
 fn to_begin(overview: &Overview) -> Vec<(String, &'static str)> {
     let sudo = if overview.is_root { "" } else { "sudo " };
-    // What traces would fail.
+    // Traces would fail here.
     if overview.lacks_driver {
         let mut all = vec![
             (
@@ -306,7 +306,7 @@ fn to_begin(overview: &Overview) -> Vec<(String, &'static str)> {
     all
 }
 
-/// The commands that need no GPU.
+/// Returns the commands that need no GPU.
 fn anywhere(overview: &Overview) -> Vec<(String, &'static str)> {
     let mut all = vec![(
         "nvcap doctor".to_owned(),
@@ -374,7 +374,7 @@ Xid 13, 31: the driver has stopped it after an error; nvcap dump -p 4, nvcap exp
 - : it could not be looked at in the time that this command takes
 no: ";
         assert!(text.contains(expected), "{text}");
-        // The forked one is not the one to look at.
+        // The forked process is not the one to look at.
         assert!(text.contains("\nFor process 2:\n"), "{text}");
         overview.rows.truncate(2);
         let text = page(&overview, Some(80));

@@ -1,4 +1,4 @@
-//! Submissions a second of each process and its state, by two looks that shall not delay the command.
+//! Submissions per second of each process, and its state, found by two looks that must not delay the command.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -12,31 +12,31 @@ use nvcap_monitor::counts::system::Machine;
 use nvcap_monitor::counts::view::{GpuView, View};
 use nvcap_process::host::choice::Whom;
 
-/// Time from one look to the other.
+/// Time between the two looks.
 pub(super) const APART: Duration = Duration::from_millis(300);
-/// Time after which a process whose memory does not answer is not looked at.
+/// Time after which a process whose memory does not answer is no longer waited for.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Pace of a process's submissions.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Pace {
-    /// Process without a channel.
+    /// A process without a channel.
     NoChannel,
-    /// Process that has the channels of this one by fork, and is counted with it.
+    /// A process that has the channels of this one by fork, and is counted with it.
     Like(u32),
-    /// Process with channels of its own.
+    /// A process with channels of its own.
     Submits {
-        /// Submissions a second that the GPU has done.
+        /// Number of submissions per second that the GPU has completed.
         rate: f64,
-        /// The rate is the least that there can have been.
+        /// True if the rate is only a lower bound.
         is_least: bool,
-        /// State of its channels, and its words.
+        /// State of the channels, and its words.
         state: (State, String),
     },
 }
 
-/// Looks twice at the processes of each user. There is no answer for those that could not be looked at until `end`: a user whose process does not
-/// answer hides no other user's.
+/// Looks twice at the processes of each user. Processes that could not be looked at before `end` have no result. A user whose process does
+/// not answer hides no other user's processes.
 pub(super) fn of(users: Vec<Vec<u32>>, end: Instant) -> BTreeMap<u32, Pace> {
     let looks = users.into_iter().map(|pids| move || twice(pids, end));
     within_time(end, looks).into_iter().flatten().collect()
@@ -48,13 +48,13 @@ fn twice(pids: Vec<u32>, end: Instant) -> BTreeMap<u32, Pace> {
     let mut host = Host::new(machine, HostOptions::default());
     host.round();
     let first = host.view();
-    // A look lasts about as long as the one before.
+    // A look lasts about as long as the previous one.
     thread::sleep(APART.min(end.saturating_duration_since(Instant::now()) / 2));
     host.round();
     between(&first, &host.view())
 }
 
-/// Returns what the works come to that end in time, each in a thread of its own; the others are left alone.
+/// Runs each piece of work in a thread of its own. Returns the results of those that end in time; the others are left alone.
 fn within_time<T: Send + 'static>(
     end: Instant,
     works: impl Iterator<Item = impl FnOnce() -> T + Send + 'static>,
@@ -65,7 +65,7 @@ fn within_time<T: Send + 'static>(
             to.clone(),
             thread::Builder::new().name("nvcap-looks".into()),
         );
-        // Where there are no more threads there is no answer.
+        // Without further threads there is no result.
         let _ = name.spawn(move || to.send(work()));
     }
     drop(to);
@@ -158,7 +158,7 @@ mod tests {
             is_least: false,
             state: (state, words.to_owned()),
         };
-        // That which was not there at the first look has no rate.
+        // A process or channel that was not there at the first look has no rate.
         let expected = [
             (1, submits(120.0, State::Working, "working")),
             (2, submits(0.0, State::Stopped, "Xid 31")),

@@ -1,4 +1,4 @@
-//! Ranks by the traces that torch.profiler wrote of them.
+//! Ranks from the traces that torch.profiler wrote of them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ pub(super) fn are_meant(files: &[PathBuf]) -> anyhow::Result<bool> {
     }
 }
 
-/// Reads a file a rank, and shows who holds up whom.
+/// Reads one file for each rank, and shows which rank holds up which.
 pub(super) fn show(
     files: &[PathBuf],
     gathered: &Gathered,
@@ -100,7 +100,7 @@ pub(super) fn show(
     }))
 }
 
-/// Refuses files of which it is not known that their times count from one moment.
+/// Refuses files whose times are not known to count from the same moment.
 fn of_one_clock(all: &[(String, About)], same_host_ns: u64) -> anyhow::Result<()> {
     if all.len() < 2 {
         return Ok(());

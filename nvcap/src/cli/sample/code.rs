@@ -18,13 +18,13 @@ use super::table::{self, Listed};
 use super::turns::Subject;
 use crate::cli::code::{code_of, plain, said_of};
 
-/// The most kernels that are listed: the longest.
+/// The most kernels that are listed: those with the most samples.
 const MOST: usize = 8;
 
-/// Samples of a kernel's instructions by their offset, and all of them.
+/// Samples of a kernel's instructions by their offset, and their sum.
 type Samples = (BTreeMap<u64, Counter>, Counter);
 
-/// The listings of the kernels that `what` means, a name, a pattern or a program's address; the longest first.
+/// Returns the listings of the kernels that `what` means (a name, a pattern or a program's address), those with the most samples first.
 pub(super) fn listed(subject: &Subject, what: &str) -> Vec<Listed> {
     let mut kernels: Vec<(&Kernel, Samples)> = Vec::new();
     let known = subject.kernels.of(subject.pid);
@@ -107,7 +107,7 @@ fn one(pid: u32, kernel: &Kernel, samples: &Samples) -> Option<Listed> {
     })
 }
 
-/// The line above the instructions, as wide as [`margin`].
+/// Line above the instructions, as wide as [`margin`].
 const HEAD: &str = "    SAMPLES  OF KERNEL  NO ISSUE  STALL                       INSTRUCTION\n";
 
 /// Returns the text in front of an instruction.
@@ -124,7 +124,7 @@ fn margin((instructions, all): &Samples, offset: u64) -> String {
     )
 }
 
-/// The instructions of a listing with the samples of each that has any.
+/// Returns the instructions of a listing, with the samples of each that has any.
 fn with_samples(mut listing: Value, (samples, all): &Samples) -> Value {
     let instructions = listing
         .get_mut("instructions")

@@ -1,4 +1,4 @@
-//! The register programmes that were learnt: a file for each GPU, in root's cache.
+//! Register programmes that were learnt: a file for each GPU, in root's cache.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -17,7 +17,7 @@ fn folder() -> PathBuf {
 }
 
 fn path(gpu: &str) -> PathBuf {
-    // A UUID, but it is the driver's text.
+    // It should be a UUID, but the text is the driver's.
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '-' {
             c
@@ -33,7 +33,7 @@ fn path(gpu: &str) -> PathBuf {
 
 const LEARN: &str = "type `sudo nvcap sample --learn` (once; it takes some seconds and needs CUDA's CUPTI, libcupti.so)";
 
-/// The programme that was learnt on this GPU with this driver.
+/// Reads the programme that was learnt on this GPU with this driver.
 pub(super) fn read(gpu: &str, driver: &str) -> anyhow::Result<Programme> {
     let path = path(gpu);
     let shown = path.display();
@@ -67,7 +67,7 @@ fn text(path: &std::path::Path) -> io::Result<String> {
     let about = file.metadata()?;
     // SAFETY: reads an id.
     let user = unsafe { libc::geteuid() };
-    // Its words go into registers of the GPU.
+    // The file's words go into registers of the GPU.
     if !about.is_file() || about.uid() != user || about.mode() & 0o022 != 0 {
         return Err(io::Error::other(
             "it is another user's, or others may write it: remove it",
@@ -99,7 +99,7 @@ fn try_write(path: &std::path::Path, text: &str) -> io::Result<()> {
             .create(folder)?;
     }
     let beside = path.with_extension(format!("{}", std::process::id()));
-    // What a process that was killed has left.
+    // A process that was killed may have left it.
     let _ = fs::remove_file(&beside);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
@@ -111,7 +111,7 @@ fn try_write(path: &std::path::Path, text: &str) -> io::Result<()> {
     written
 }
 
-/// The driver's release, by which a programme is kept.
+/// Returns the driver's release, by which a programme is kept.
 pub(super) fn driver() -> anyhow::Result<String> {
     let path = "/sys/module/nvidia/version";
     let text = std::fs::read_to_string(path);

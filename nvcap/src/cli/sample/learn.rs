@@ -1,4 +1,4 @@
-//! `nvcap sample --learn`: the register programme of this GPU, from the calls that CUPTI makes.
+//! `nvcap sample --learn`: the register programme of this GPU, taken from the calls that CUPTI makes.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::kept;
 
-/// The periods that are learnt, as their logarithms: CUPTI takes 5 to 31.
+/// Periods that are learnt, as their logarithms. CUPTI accepts 5 to 31.
 const PERIODS: std::ops::RangeInclusive<u8> = 10..=24;
 
-/// Learns, and keeps what was learnt.
+/// Learns a programme, and keeps it.
 pub(super) fn run(gpu: &Named, file: Option<&Path>) -> anyhow::Result<ExitCode> {
     let (calls, periods) = match file {
         Some(file) => (calls_of(file)?, Vec::new()),
@@ -43,10 +43,10 @@ pub(super) fn run(gpu: &Named, file: Option<&Path>) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The program that samples an empty context with CUPTI. It is Python's: a static nvcap can load no library.
+/// Program that samples an empty context with CUPTI. It is in Python because a static nvcap cannot load a library.
 const CUPTI: &str = include_str!("learn/cupti.py");
 
-/// The calls of [`CUPTI`], as `nvcap ioctls` records them.
+/// Returns the calls of [`CUPTI`], as `nvcap ioctls` records them.
 fn calls_of_child(gpu: &Named) -> anyhow::Result<Vec<Call>> {
     if gpu.bus.is_empty() {
         bail!("the PCI address of GPU {} is not known", gpu.minor);
@@ -61,7 +61,7 @@ fn calls_of_child(gpu: &Named) -> anyhow::Result<Vec<Call>> {
     let script = folder.join("cupti.py");
     let mut command = Command::new(&program);
     command.args(["ioctls", "-vv", "--json", "-o"]).arg(&file);
-    // Nothing of the user's environment, nor of the folder, is taken for a module of Python's.
+    // Nothing in the user's environment or in the folder is taken for a Python module.
     command.args(["--", "python3", "-I"]).arg(&script);
     command.arg(&gpu.bus);
     command.args([PERIODS.start(), PERIODS.end()].map(u8::to_string));
@@ -83,10 +83,10 @@ fn calls_of_child(gpu: &Named) -> anyhow::Result<Vec<Call>> {
     calls
 }
 
-/// The program's last word.
+/// Last word of the program.
 const DONE: &str = "sampled";
 
-/// The control calls in what `nvcap ioctls -vv --json` wrote.
+/// Returns the control calls in the output of `nvcap ioctls -vv --json`.
 fn calls_of(file: &Path) -> anyhow::Result<Vec<Call>> {
     let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     let mut calls = Vec::new();
@@ -100,7 +100,7 @@ fn calls_of(file: &Path) -> anyhow::Result<Vec<Call>> {
     Ok(calls)
 }
 
-/// The control call that an object is, where it succeeded.
+/// Parses the control call of an object, if the call succeeded.
 fn call(value: &Value) -> Option<Call> {
     let word = |value: &Value| u32::try_from(value.as_u64()?).ok();
     let command = word(value.get("command")?)?;

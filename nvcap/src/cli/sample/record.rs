@@ -1,4 +1,4 @@
-//! `--record`: samples into a recording.
+//! `--record`: samples written into a recording.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,19 +14,19 @@ use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 use crate::cli::recorder::{self, RecordingOptions, Traced};
 use crate::cli::target;
 
-/// Word by which a recording says that it has samples alone.
+/// Word by which a recording says that it contains only samples.
 const HOW: &str = "sample";
 
 /// A recording that is written.
 pub(super) struct Recording {
     pipeline: Pipeline<'static>,
     place: Option<Place>,
-    /// Processes that were described.
+    /// Processes that have already been described.
     described: Vec<u32>,
 }
 
 impl Recording {
-    /// Opens it; `output`: the file that is written beside, `command`: what is sampled.
+    /// Opens the recording. `output` is the file that is written as well, and `command` the command that is sampled.
     pub(super) fn begin(
         path: &Path,
         force: bool,
@@ -60,7 +60,7 @@ impl Recording {
         })
     }
 
-    /// Writes a record, behind one of its process.
+    /// Writes a record, preceded by one of its process.
     pub(super) fn record(&mut self, record: Record) -> anyhow::Result<()> {
         let pid = record.at().pid;
         if self.described.is_empty() {
@@ -81,7 +81,7 @@ impl Recording {
         Ok(self.pipeline.flush()?)
     }
 
-    /// Ends it.
+    /// Ends the recording.
     pub(super) fn end(self) -> anyhow::Result<()> {
         let ledger = self.pipeline.finish()?;
         if ledger.unshown() > 0 {

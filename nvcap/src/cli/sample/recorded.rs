@@ -1,4 +1,4 @@
-//! `nvcap sample FILE`: samples of a recording.
+//! `nvcap sample FILE`: the samples of a recording.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use nvcap_show::samples::{Gathered, Places};
 
 use crate::cli::recording::RecordingArgs;
 
-/// Reads the samples of a recording, and where asked for the callers of its kernels; `output`: where they will be shown.
+/// Reads the samples of a recording and, if asked for, the callers of its kernels. `output` is the place where they will be shown.
 ///
 /// # Errors
 /// When it cannot be read, or has no samples.

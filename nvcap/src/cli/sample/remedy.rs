@@ -1,8 +1,8 @@
-//! Advice where a sampling was refused.
+//! Advice if a sampling was refused.
 
 use nvcap_live::samples::Error;
 
-/// The error, behind the remedy where one is known.
+/// Returns the error, preceded by the remedy if one is known.
 pub(super) fn told(error: Error) -> anyhow::Error {
     match remedy(&error) {
         "" => anyhow::Error::new(error),
@@ -10,7 +10,7 @@ pub(super) fn told(error: Error) -> anyhow::Error {
     }
 }
 
-/// A remedy where one is known; the error itself stands behind it.
+/// Returns a remedy if one is known; the error itself follows it.
 fn remedy(error: &Error) -> &'static str {
     match error {
         Error::Held(_) => {

@@ -1,4 +1,4 @@
-//! The table of `nvcap sample`, and its JSON.
+//! Table of `nvcap sample`, and its JSON.
 
 use std::io::Write as _;
 
@@ -13,39 +13,39 @@ use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
 use nvcap_show::samples::{ContextSums, Row, half_interval, rows, share};
 
-/// Kernels that are shown one by one in the table.
+/// The most kernels that the table shows one by one.
 const MOST: usize = 30;
 
-/// Program counters outside of known kernels that JSON has one by one.
+/// The most program counters outside of known kernels that JSON lists one by one.
 const MOST_UNKNOWN: usize = 100;
 
-/// Findings of a sampling.
+/// Results of a sampling.
 pub(super) struct Found {
     pub(super) name: Option<String>,
-    /// The context's number among those of the process that were sampled, from 1, and theirs.
+    /// Number of the context among those of its process that were sampled, from 1, and their total.
     pub(super) number: (usize, usize),
     pub(super) sums: ContextSums,
-    /// In the order of addresses.
+    /// Kernels, in the order of addresses.
     pub(super) kernels: Vec<Kernel>,
     /// Kernels whose code was asked for.
     pub(super) code: Vec<Listed>,
 }
 
-/// A kernel's listing.
+/// Listing of a kernel.
 pub(super) struct Listed {
     pub(super) program: GpuVa,
     pub(super) text: String,
     pub(super) json: Value,
 }
 
-/// The number of a context among those of its process, from 1, and theirs.
+/// Returns the number of a context among those of its process, from 1, and their total.
 pub(super) fn number(pids: &[u32], i: usize) -> (usize, usize) {
     let own = pids.get(i);
     let of = |pids: &[u32]| pids.iter().filter(|pid| Some(*pid) == own).count();
     (1 + of(pids.get(..i).unwrap_or_default()), of(pids))
 }
 
-/// The period in words.
+/// Returns the period in words.
 fn period(found: &Found) -> String {
     match found.sums.period {
         Some(period) => format!("one of each SM in 2^{period} cycles"),
@@ -142,7 +142,7 @@ pub(super) fn text(to: &mut Vec<u8>, found: &Found, top: usize) {
     let _ = writeln!(to, "{}", verdict(found));
 }
 
-/// The process with its samples, and the verdict, on a line.
+/// Returns the process with its samples, and the verdict, on one line.
 pub(super) fn summary(found: &Found) -> String {
     let name = found.name.as_deref().unwrap_or("?");
     format!(
@@ -154,7 +154,7 @@ pub(super) fn summary(found: &Found) -> String {
     )
 }
 
-/// The most frequent stall reason at an instruction, with its share of the samples there.
+/// Returns the most frequent stall reason at an instruction, with its share of the samples there.
 pub(super) fn stall(counter: &Counter) -> String {
     let reasons = (0u8..).zip(counter.reasons);
     let Some((number, samples)) = reasons.max_by_key(|(_, samples)| *samples) else {
@@ -167,14 +167,14 @@ pub(super) fn stall(counter: &Counter) -> String {
     )
 }
 
-/// A kernel's name on a line.
+/// Returns a kernel's name on one line.
 fn shown(kernel: &Kernel) -> String {
     let name = demangled(&kernel.name);
     let doubt = if kernel.certain { "" } else { " (?)" };
     format!("{}{doubt}", Plain(&name))
 }
 
-/// The verdict: whether all that happened is in it.
+/// Returns the verdict, which says whether the result is complete.
 fn verdict(found: &Found) -> String {
     let sums = &found.sums;
     let mut parts = Vec::new();
@@ -209,7 +209,7 @@ fn verdict(found: &Found) -> String {
     }
 }
 
-/// Samples by stall reason, as JSON has them.
+/// Returns the samples by stall reason, in JSON.
 pub(super) fn reasons(counter: &Counter) -> Value {
     let reasons = counter.reasons.iter().enumerate();
     let reasons = reasons.filter(|(_, samples)| **samples > 0);

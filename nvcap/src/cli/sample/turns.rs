@@ -1,4 +1,4 @@
-//! Sampling of several contexts: one after the other, in turns. A GPU has one profiler, and a sample does not say whose it is.
+//! Sampling of several contexts in turns, one after another. A GPU has only one profiler, and a sample does not name its context.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,34 +23,34 @@ use super::table;
 use super::table::Listed;
 use super::who::Who;
 
-/// Length of a turn where several contexts are sampled, and the shortest one.
+/// Length of a turn if several contexts are sampled, and the shortest length.
 const TURN: Duration = Duration::from_millis(500);
 const SHORTEST_TURN: Duration = Duration::from_millis(100);
 
-/// A time that is as good as none.
+/// A time that never passes in practice.
 const LONG: Duration = Duration::from_secs(86_400);
 
-/// The longest time for which the end of a process, or a signal, is not seen.
+/// Longest time for which the end of a process, or a signal, goes unnoticed.
 const PEEP: Duration = Duration::from_millis(50);
 
-/// Time between two looks for processes that have come.
+/// Time between two looks for new processes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Time between two looks for contexts where there are none yet.
+/// Time between two looks for contexts while there are none yet.
 const SOON: Duration = Duration::from_millis(50);
 
-/// Time after which names are looked for first, and then again where there are new program counters: a process that ends meanwhile has none
-/// later.
+/// Time after which names are first looked for; later they are looked for again if there are new program counters. A process that ends
+/// meanwhile has none later.
 const FIRST_NAMES: Duration = Duration::from_millis(300);
 const NAMES: Duration = Duration::from_secs(1);
 
-/// Time that the driver gets for the last samples.
+/// Time that the driver is given for the last samples.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time after which a window of samples ends and another begins.
+/// Time after which one window of samples ends and another begins.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// Place of records: the windows of each context, and kernels before the windows in which they are seen.
+/// Receiver of records: the windows of each context, and kernels before the windows in which they are seen.
 pub(super) type Deliver<'a> = Box<dyn FnMut(Record) -> anyhow::Result<()> + 'a>;
 
 /// Means of sampling on one GPU.
@@ -62,14 +62,14 @@ pub(super) struct Sampler<'a> {
     pub(super) programme: Programme,
     pub(super) poll: Duration,
     pub(super) trigger: Trigger,
-    /// File for the stream as it comes.
+    /// File for the unprocessed stream.
     pub(super) raw: Option<File>,
     /// Cycles between two samples of an SM, as their logarithm.
     pub(super) period: Option<u8>,
     pub(super) to: Deliver<'a>,
 }
 
-/// A context, and what was sampled of it.
+/// A context, and its samples.
 pub(super) struct Subject {
     pub(super) pid: u32,
     pub(super) name: Option<String>,
@@ -77,21 +77,21 @@ pub(super) struct Subject {
     pub(super) sums: ContextSums,
     /// Kernels that were found while the samples came.
     pub(super) kernels: Kernels,
-    /// The process or the context ended meanwhile.
+    /// True if the process or the context has ended meanwhile.
     pub(super) ended: bool,
     names_at: Option<Instant>,
-    /// Program counters for which names were looked for.
+    /// Number of program counters for which names were looked for.
     sought: usize,
-    /// Kernels and windows that are not delivered yet: windows wait until their kernels were looked for.
+    /// Kernels and windows that are not delivered yet. Windows wait until their kernels were looked for.
     waiting: Vec<Record>,
 }
 
-/// The window that samples go into.
+/// Window into which samples go.
 struct Window {
     from_ns: u64,
     begun: Instant,
     counts: Counts,
-    /// Sums of the stream at its begin.
+    /// Sums of the stream at the window's beginning.
     totals: Totals,
     overflows: u64,
 }
@@ -128,7 +128,7 @@ impl Subject {
         }
     }
 
-    /// Looks for the kernels of what has none yet.
+    /// Looks for the kernels of program counters that have none yet.
     pub(super) fn look(&mut self) {
         self.sought = self.sums.counters.len();
         let known = self.kernels.of(self.pid);
@@ -143,7 +143,7 @@ impl Subject {
                 let found = found.into_iter().map(|kernel| Kernel { at, ..kernel });
                 let found: Vec<Kernel> = found.collect();
                 found.iter().for_each(|kernel| self.kernels.add(kernel));
-                // Before the windows.
+                // Kernels come before the windows.
                 let found = found.into_iter().map(|k| Record::Kernel(Box::new(k)));
                 self.waiting.splice(0..0, found);
             }
@@ -160,12 +160,12 @@ impl Subject {
             .count()
     }
 
-    /// Tells whether all program counters had their names looked for.
+    /// Tells whether names were looked for, for all program counters.
     fn is_sought(&self) -> bool {
         self.sums.counters.len() == self.sought
     }
 
-    /// Looks for names where it is time, beside the samples, for which there is room meanwhile.
+    /// Looks for names if it is time, while samples are taken, for which there is room meanwhile.
     fn look_in_time(&mut self) {
         let now = Instant::now();
         let at = *self.names_at.get_or_insert(now);
@@ -174,11 +174,11 @@ impl Subject {
         }
         self.look();
         log::debug!("process {}: {} counters named", self.pid, self.named());
-        // At most a tenth of the time.
+        // Takes at most a tenth of the time.
         self.names_at = Some(Instant::now() + NAMES.max(10 * now.elapsed()));
     }
 
-    /// Delivers what waits.
+    /// Delivers the waiting records.
     fn deliver(&mut self, to: &mut Deliver<'_>) -> anyhow::Result<()> {
         { self.waiting.drain(..) }.try_for_each(to)
     }
@@ -212,7 +212,7 @@ impl Subject {
         (window.totals, window.overflows) = read;
     }
 
-    /// Takes note of the end of the context between two turns.
+    /// Records the end of the context between two turns.
     fn end(&mut self, period: Option<u8>) {
         self.ended = true;
         let mut window = Window::new(Totals::default(), 0);
@@ -220,7 +220,7 @@ impl Subject {
         self.close(&mut window, Default::default(), period, at_ns);
     }
 
-    /// Samples for a time, or until `stops` says so.
+    /// Samples for a time, or until `stops` returns true.
     fn turn(
         &mut self,
         sampler: &mut Sampler<'_>,
@@ -238,7 +238,7 @@ impl Subject {
         let opened = Session::open(Rc::clone(&sampler.os), sampler.version, &options);
         let mut session = match opened {
             Ok(session) => session,
-            // It was there before.
+            // The context was there before.
             Err(Error::NotItsOwn(_) | Error::NoProfiler { .. }) if self.sums.ns > 0 => {
                 self.end(period);
                 return Ok(());
@@ -271,7 +271,7 @@ impl Subject {
             std::thread::sleep(next.min(PEEP));
             if Instant::now() >= read_at {
                 take(&mut session, &mut stream, &mut window.counts, raw)?;
-                // The first one soon, so that names are.
+                // The first window ends soon, so that names are found soon.
                 let length = match self.names_at {
                     Some(_) => WINDOW,
                     None => FIRST_NAMES,
@@ -317,16 +317,16 @@ fn take(
     read.context("cannot read the samples")
 }
 
-/// The contexts that are sampled.
+/// Contexts that are sampled.
 struct Subjects {
     all: Vec<Subject>,
-    /// The driver's number of the GPU.
+    /// Number of the GPU in the driver.
     card: Option<u32>,
-    /// Processes as they were at the last look.
+    /// Processes at the last look.
     seen: Vec<(u32, usize)>,
-    /// Contexts on other GPUs.
+    /// Number of contexts on other GPUs.
     elsewhere: usize,
-    /// Processes of which it was said why they are not sampled.
+    /// Processes for which it was reported why they are not sampled.
     refused: BTreeSet<u32>,
 }
 
@@ -344,7 +344,7 @@ impl Subjects {
         })
     }
 
-    /// Finds the contexts of processes that are new, or have opened or closed files of the driver. Gives the last error.
+    /// Finds the contexts of processes that are new, or have opened or closed files of the driver. Returns the last error.
     fn find(&mut self, sampler: &Sampler<'_>, processes: Vec<(u32, usize)>) -> Option<Error> {
         let mut last = None;
         let mut seen = Vec::new();
@@ -356,7 +356,7 @@ impl Subjects {
             }
             match contexts(&sampler.os, sampler.version, pid) {
                 Ok(found) => {
-                    // Processes without a context yet are looked at again.
+                    // Processes that have no context yet are looked at again.
                     if !found.is_empty() {
                         seen.push(process);
                     }
@@ -453,9 +453,9 @@ pub(super) fn sample(
             let now = Instant::now();
             let left = end.map(|end| end.saturating_duration_since(now));
             let length = match (turn, left) {
-                // Each has one turn at least, however short the time is.
+                // Each context gets at least one turn, however short the time is.
                 (Some(turn), Some(left)) if first_round => turn.min(left.max(SHORTEST_TURN)),
-                // The time to the first sample does not count.
+                // The time until the first sample does not count.
                 (None, Some(_)) if first_round => duration.unwrap_or(LONG),
                 (turn, left) => turn.into_iter().chain(left).min().unwrap_or(LONG),
             };
@@ -517,7 +517,7 @@ pub(super) fn sample(
     Ok(subjects.all)
 }
 
-/// An error where the processes that were named have no context; where some have none, that is told.
+/// Returns an error if the named processes have no context. If only some have none, that is reported.
 fn nothing_to_sample(
     subjects: &Subjects,
     pids: &[u32],
@@ -546,7 +546,7 @@ fn nothing_to_sample(
     Ok(())
 }
 
-/// The findings as they are shown.
+/// Results in the form in which they are shown.
 impl Subject {
     pub(super) fn found(self, number: (usize, usize), code: Vec<Listed>) -> table::Found {
         if self.sums.samples() == 0 {

@@ -1,4 +1,4 @@
-//! The processes that are sampled: those that were named, all that use a GPU, or a command with its descendants.
+//! Processes that are sampled: those that were named, all that use a GPU, or a command with its descendants.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -13,29 +13,29 @@ use nvcap_show::output::message::tell;
 
 use crate::cli::target;
 
-/// Time that a command gets to end after a signal.
+/// Time that a command is given to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The processes that are meant.
+/// Choice of the processes.
 pub(super) enum Who {
     Pids(Vec<u32>),
     All,
     Command(Box<Running>),
-    /// Those that a trace beside traces.
+    /// Processes of a trace that runs at the same time.
     Traced(BesideTrace),
 }
 
 /// A command that nvcap has started.
 pub(super) struct Running {
     command: Command,
-    /// Its end waits for names.
+    /// Hold of the command's end, until names are found.
     hold: Option<ExitHold>,
     /// Time at which a signal came.
     stopping: Option<Instant>,
 }
 
 impl Running {
-    /// The command, which waits to be let go.
+    /// Prepares the command, which waits to be let go.
     pub(super) fn prepare(command: &[OsString], user: Option<&str>) -> anyhow::Result<Self> {
         let command = Command::prepare(&target::launch(command, user)?)?;
         exit_stop::block_sigchld();
@@ -60,12 +60,12 @@ impl Who {
         }
     }
 
-    /// Tells whether processes and contexts may come that are not there yet.
+    /// Tells whether further processes and contexts may come.
     pub(super) fn grows(&self) -> bool {
         !matches!(self, Self::Pids(_))
     }
 
-    /// The processes as they are now, with the number of the driver's files that each has open: another number tells of a change.
+    /// Returns the processes as they are now, with the number of the driver's files that each has open; another number shows a change.
     pub(super) fn processes(&self) -> Vec<(u32, usize)> {
         let own = std::process::id();
         let all: BTreeSet<u32> = match self {
@@ -79,8 +79,8 @@ impl Who {
         all.map(|pid| (pid, files(pid))).collect()
     }
 
-    /// Tells whether sampling is over: by a signal, or because all have ended. A command gets the signals that it has not got by itself,
-    /// and time to end.
+    /// Tells whether sampling is over, by a signal or because all processes have ended. A command is sent the signals that it did not get
+    /// by itself, and is given time to end.
     pub(super) fn is_over(&mut self) -> bool {
         match self {
             Self::All => signals::is_one(),
@@ -94,7 +94,7 @@ impl Who {
                     (0, since) => since.is_some_and(|since| since.elapsed() >= GRACE),
                     (_, Some(_)) => true,
                     (signal, None) => {
-                        // Ctrl-C comes to a command in the foreground by itself.
+                        // A command in the foreground gets Ctrl-C by itself.
                         if signal != libc::SIGINT {
                             running.command.signal(signal);
                         }
@@ -106,7 +106,7 @@ impl Who {
         }
     }
 
-    /// Tells whether a traced process stands at its end until its names are found.
+    /// Returns the traced process that is stopped at its end until its names are found, if there is one.
     pub(super) fn is_asked(&self) -> Option<usize> {
         match self {
             Self::Traced(trace) => trace.is_asked(),
@@ -114,14 +114,14 @@ impl Who {
         }
     }
 
-    /// States that the names are found of a process that stands at its end.
+    /// States that the names of a process that is stopped at its end were found.
     pub(super) fn answer(&self, asked: usize) {
         if let Self::Traced(trace) = self {
             trace.answer(asked);
         }
     }
 
-    /// Lets a command that stands at its end go, and tells how it has ended, or that it runs on.
+    /// Lets a command that is stopped at its end go, and reports how it has ended, or that it goes on running.
     pub(super) fn end(self) {
         let Self::Command(mut running) = self else {
             return;
@@ -145,7 +145,7 @@ impl Who {
     }
 }
 
-/// A process and all that it has started, as far as they are there still.
+/// Returns a process and all processes that it has started, as far as they still exist.
 fn with_descendants(pid: u32) -> BTreeSet<u32> {
     let mut all = BTreeSet::new();
     let mut left = vec![pid];

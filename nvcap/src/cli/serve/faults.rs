@@ -13,16 +13,16 @@ use nvcap_show::output::style::Plain;
 
 use crate::cli::said::Said;
 
-/// Time between two readings of the notifiers: the kernel's log wakes the watch before.
+/// Time between two readings of the notifiers; the kernel's log wakes the watch sooner.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time between two readings of the notifiers without the kernel's log.
 const PAUSE_WITHOUT_LOG: Duration = Duration::from_millis(200);
 
-/// Begins to watch the host for errors, on a thread of its own: what one process does to it holds up no counting. Without the kernel's log these
-/// are the errors that are counted, too: `count` is called.
+/// Begins to watch the host for errors, on a thread of its own, so that no process can hold up the counting. Without the kernel's log,
+/// these are also the errors that are counted: `count` is called.
 ///
 /// # Errors
-/// Those of starting a thread.
+/// The errors of starting a thread.
 pub(super) fn begin(whom: Whom, count: impl Fn(&Finding) + Send + 'static) -> io::Result<()> {
     let log = Xids::open().ok();
     let (pause, counts) = match log.is_some() {
@@ -59,10 +59,10 @@ pub(super) fn begin(whom: Whom, count: impl Fn(&Finding) + Send + 'static) -> io
         .map(drop)
 }
 
-/// Writes the line; where that fails, says so once and is silent from then on.
+/// Writes the line. If that fails, reports it once and is silent from then on.
 fn say(out: &mut Option<io::Stdout>, finding: Finding) {
     let said = Said::of(&finding);
-    // Its process may end now.
+    // The process may end now.
     drop(finding.hold);
     let Some(stdout) = out else { return };
     let line = text_of(&said.json(None)) + "\n";

@@ -1,4 +1,4 @@
-//! `--otlp`: metrics for an OpenTelemetry collector, sent to it.
+//! `--otlp`: metrics sent to an OpenTelemetry collector.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
@@ -38,7 +38,7 @@ pub(super) struct OtlpArgs {
 }
 
 const HEADING: &str = "OpenTelemetry";
-/// The shortest time between two requests.
+/// Shortest time between two requests.
 const LEAST: Duration = Duration::from_secs(1);
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
@@ -48,7 +48,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// To whom metrics are sent, and what describes this host.
+/// Receiver of the metrics, and the attributes of this host.
 pub(super) struct Otlp {
     pub sender: Sender,
     pub interval: Duration,
@@ -92,11 +92,11 @@ impl OtlpArgs {
     }
 }
 
-/// Time for which the last request is sent again; one try may take nearly as long.
+/// Time for which the last request is retried; a single try may take nearly as long.
 const LAST: Duration = Duration::from_secs(12);
 
-/// At SIGTERM, SIGINT and SIGHUP, reads all counts once more (`last`) and sends them before nvcap ends, so that what was counted since the last
-/// request is not lost. A second signal ends it at once; the first one does no longer, which is what `at_once` says.
+/// Reads all counts once more (`last`) at SIGTERM, SIGINT or SIGHUP, and sends them before nvcap ends, so that nothing counted since the
+/// last request is lost. The first signal then no longer ends nvcap immediately (`at_once`); a second one does.
 pub(super) fn send_at_end(
     sender: &Arc<Sender>,
     last: impl FnOnce() -> Option<ExportMetricsServiceRequest> + Send + 'static,
@@ -106,7 +106,7 @@ pub(super) fn send_at_end(
     let (mut woken, waker) = UnixStream::pair().context(say)?;
     let is_second = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        // In this order: the first signal sets what the second one asks for.
+        // The order matters: the first signal sets the condition for which the second one is tested.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_second))
             .context(say)?;
         signal_hook::flag::register(signal, Arc::clone(&is_second)).context(say)?;

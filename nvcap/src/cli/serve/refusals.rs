@@ -1,22 +1,22 @@
-//! Choice of the processes that may not be looked into and are to be told of: each once, and not too often. Pure.
+//! Choice of the processes that may not be looked into and are to be reported: each once, and not too often. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use nvcap_monitor::counts::view::{Refused, named};
 
-/// At most one message in this time, ns: whoever starts processes without end does not fill the log.
+/// Shortest time between two messages, ns, so that a user who keeps starting processes does not fill the log.
 const PAUSE: u64 = 10_000_000_000;
 
-/// Record of the refusals that were told.
+/// Record of the refusals that were reported.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// Ids that were told, of processes that are refused still: no more than there are.
+    /// Ids of processes that were reported and are still refused; there are never more than such processes.
     said: BTreeSet<u32>,
     last: Option<u64>,
 }
 
 impl Refusals {
-    /// The message about those that were not told of, if there are any and it is time.
+    /// Returns the message about unreported processes, if there are any and it is time.
     pub(super) fn news(&mut self, now: u64, refused: &BTreeMap<u32, Refused>) -> Option<String> {
         self.said.retain(|pid| refused.contains_key(pid));
         let is_new = |pid: &u32| !self.said.contains(pid);
@@ -59,7 +59,7 @@ mod tests {
         pids.into_iter().map(one).collect()
     }
 
-    /// One that replaces another is named, though they are no more than before; none is named twice.
+    /// Test that a process which replaces another is named although the number has not grown, and that none is named twice.
     #[test]
     fn each_is_told_once() {
         let mut refusals = Refusals::default();
@@ -71,13 +71,13 @@ mod tests {
         let text = refusals.news(PAUSE + 2, &refused([6, 7]));
         let wanted = "processes that may not be looked into: 2, of which 1 new (p7 7)";
         assert_eq!(text.as_deref(), Some(wanted));
-        // 5 was gone: it is another process now.
+        // 5 was gone in between, so it is another process now.
         let text = refusals.news(3 * PAUSE, &refused([5, 6, 7]));
         assert!(text.is_some_and(|text| text.ends_with("1 new (p5 5)")));
         assert_eq!(refusals.said.len(), 3);
     }
 
-    /// Tests that refusals which come within the pause are told after it.
+    /// Test that refusals within the pause are reported after it.
     #[test]
     fn not_too_often() {
         let mut refusals = Refusals::default();

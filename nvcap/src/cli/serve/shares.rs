@@ -1,4 +1,4 @@
-//! `nvcap serve --shares`: who had the GPUs, by the driver's record of context switches, beside the counts.
+//! `nvcap serve --shares`: the holders of the GPUs, by the driver's record of context switches, besides the counts.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -18,15 +18,15 @@ use crate::cli::target;
 /// Time between two sums.
 const PART: Duration = Duration::from_secs(1);
 
-/// The sums; none where the driver refuses.
+/// The sums; `None` if the driver refuses.
 pub(super) type Sums = Mutex<Option<Shares>>;
 
 fn locked(sums: &Sums) -> MutexGuard<'_, Option<Shares>> {
     sums.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the record from now on, in a thread of its own. Where the driver refuses, that is told, and the metrics are absent.
-/// `forgive` is told of the processor time that this takes, ns.
+/// Reads the record from now on, in a thread of its own. If the driver refuses, that is reported, and the metrics are absent. `forgive`
+/// receives the processor time that this takes, ns.
 pub(super) fn begin(
     sums: Arc<Sums>,
     host_root: &Path,
@@ -70,7 +70,7 @@ fn read(
         if let Some(shares) = &mut *locked(sums) {
             share.add(&part, by_process, shares);
         }
-        // It is not counting's, whose budget it would use up.
+        // The time does not belong to counting, whose budget it would use up.
         let used = clock::thread_cpu();
         forgive(used.saturating_sub(spent));
         spent = used;

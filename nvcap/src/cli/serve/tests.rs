@@ -7,7 +7,7 @@ use clap::Parser as _;
 use super::*;
 use nvcap_process::procfs::kernel_log::KernelLog;
 
-/// The series of a metric with these words among its labels.
+/// Returns the series of a metric with these words among its labels.
 fn series<'a>(text: &'a str, name: &str, words: &[&str]) -> Vec<&'a str> {
     let begins = format!("{name}{{");
     let of =
@@ -15,7 +15,7 @@ fn series<'a>(text: &'a str, name: &str, words: &[&str]) -> Vec<&'a str> {
     text.lines().filter(of).collect()
 }
 
-/// `--by process` means what it means elsewhere.
+/// Test that `--by process` means the same as in other commands.
 #[test]
 fn series_of_processes_are_asked_for_in_two_ways() {
     #[derive(clap::Parser)]
@@ -29,7 +29,7 @@ fn series_of_processes_are_asked_for_in_two_ways() {
     }
 }
 
-/// Lines of the kernel's log become series of the processes and GPUs that they name.
+/// Test that lines of the kernel's log become series of the processes and GPUs that they name.
 #[test]
 fn xids_of_the_kernel_log() {
     let me = std::process::id();
@@ -47,7 +47,7 @@ fn xids_of_the_kernel_log() {
         shares: Arc::default(),
         due: AtomicU64::new(1),
     });
-    // As /dev/kmsg: one record a read.
+    // As in /dev/kmsg, each read gives one record.
     let (kernel, log) = UnixDatagram::pair().unwrap();
     log.set_nonblocking(true).unwrap();
     let log = KernelLog::of(File::from(OwnedFd::from(log)));
@@ -62,7 +62,7 @@ fn xids_of_the_kernel_log() {
         format!("3,2,20,-;NVRM: Xid (PCI:0000:c1:00): 31, pid={me}, name=x, Ch 00000009, intr 0")
             .as_str(),
         "3,3,30,-;NVRM: Xid (PCI:0000:c1:00.0): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-        // The process that ran into it is one of those that are hit.
+        // The process in the message is one of those that the error affects.
         format!("3,3,31,-;NVRM: Xid (PCI:0000:c1:00): 119, pid={me}, name=x, Timeout after 6s of waiting for RPC response").as_str(),
         // One exception in four lines.
         "3,4,32,-;NVRM: Xid (PCI:0000:c1:00): 13, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): Out Of Range Address",
@@ -70,7 +70,7 @@ fn xids_of_the_kernel_log() {
         format!("3,4,34,-;NVRM: Xid (PCI:0000:c1:00): 13, pid={me}, name=x, Graphics Exception: channel 0x00000008").as_str(),
         format!("3,4,35,-;NVRM: Xid (PCI:0000:c1:00): 13, pid={me}, name=x, Graphics Exception: ESR 0x504730=0x20").as_str(),
         "6,4,40,-;usb 1-1: new device",
-        // What a program wrote.
+        // A line that a program wrote.
         "12,5,50,-;NVRM: Xid (PCI:0000:c1:00): 13, pid=1, name=x",
     ] {
         kernel.send(record.as_bytes()).unwrap();
@@ -96,7 +96,7 @@ fn xids_of_the_kernel_log() {
         "{exception:?}"
     );
     assert_eq!(series(&text, name, &[]).len(), 4, "{text}");
-    // The next ones add to them.
+    // Further messages add to the series.
     let more = format!("3,6,60,-;NVRM: Xid (PCI:0000:c1:00): 31, pid={me}, name=x, Ch 00000008");
     kernel.send(more.as_bytes()).unwrap();
     live.take_errors(&mut xids, &mut errors);
@@ -111,7 +111,7 @@ struct Line {
     args: Args,
 }
 
-/// Each filter of -a is one of serve, too.
+/// Test that each filter of -a is also one of serve.
 #[test]
 fn filters() {
     let of = |words: &[&str]| {

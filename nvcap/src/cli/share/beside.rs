@@ -15,10 +15,10 @@ use crate::cli::{beside, target};
 /// Longest window of a record.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// Begins to record who has the GPUs beside a trace, if that was asked for: a thread, which ends with the trace.
+/// Begins to record the holders of the GPUs beside a trace, if that was asked for, in a thread that ends with the trace.
 ///
 /// # Errors
-/// When it cannot begin. What fails later is told, and stands in the trace as a loss.
+/// When it cannot begin. A later failure is reported, and recorded in the trace as a loss.
 pub(in crate::cli) fn beside(args: &crate::cli::trace::Args) -> anyhow::Result<Option<Beside>> {
     if !args.shares {
         return Ok(None);
@@ -55,7 +55,7 @@ fn open() -> anyhow::Result<Windows> {
     Windows::new(share.of_parts_alone()).context(CANNOT_READ)
 }
 
-/// Gives windows until the trace ends.
+/// Delivers windows until the trace ends.
 fn record(windows: &mut Windows, trace: &BesideTrace) -> anyhow::Result<()> {
     let mut due = Instant::now() + WINDOW;
     let mut is_last = false;

@@ -1,4 +1,4 @@
-//! Asking the driver who has the GPUs: how often, and what it does not tell.
+//! Questions to the driver about the holders of the GPUs: how often they are asked, and what the answers lack.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use nvcap_live::switches::Refusal;
 use nvcap_monitor::share::has_host_pids;
 use nvcap_show::output::message::tell;
 
-/// Time between two readings. A process that ends meanwhile may be unknown to the driver when it looks.
+/// Time between two readings. A process that ends in between may be unknown to the driver when it looks.
 pub(in crate::cli) const POLL: Duration = Duration::from_millis(50);
 
-/// Words where it cannot be asked any more.
+/// Words for a record that can no longer be read.
 pub(in crate::cli) const CANNOT_READ: &str = "cannot read the driver's record of context switches";
 
 /// Returns the words of a refusal.
@@ -22,7 +22,7 @@ pub(in crate::cli) fn refused(refusal: &Refusal) -> String {
     }
 }
 
-/// Tells what the driver does not tell this user, or what cannot be known in this container.
+/// Reports what the driver does not tell this user, or what cannot be known in this container.
 pub(in crate::cli) fn tell_of_limits(gpus: &[(u32, Scope)]) {
     // SAFETY: reads an id.
     let root = unsafe { libc::geteuid() } == 0;

@@ -1,4 +1,4 @@
-//! `nvcap share FILE`: who had the GPUs of a recording, and for how long those that were traced worked in their turns.
+//! `nvcap share FILE`: the holders of the GPUs in a recording, and the time for which the traced ones worked in their turns.
 
 use std::cell::RefCell;
 use std::io;
@@ -59,7 +59,7 @@ impl Sink for Gather {
     }
 }
 
-/// Reads the context switches of a recording; `output`: where they will be shown.
+/// Reads the context switches of a recording. `output` is the place where they will be shown.
 ///
 /// # Errors
 /// When it cannot be read, or has none.

@@ -1,4 +1,4 @@
-//! The table of `nvcap share`, and its JSON.
+//! Table of `nvcap share`, and its JSON.
 
 use std::io::Write as _;
 
@@ -12,7 +12,7 @@ use nvcap_show::output::style::Plain;
 use nvcap_show::output::units::Nanoseconds;
 use nvcap_show::shares::{Work, Works, idle, lacks, per_second, title, unnamed, verdicts};
 
-/// Processes that are shown by name; the others are one line.
+/// The most processes that are shown by name; the others share one line.
 const MOST: usize = 30;
 
 /// A line of the table.
@@ -65,7 +65,7 @@ impl Row {
         }
     }
 
-    /// Cells on its work, where something is known of any row's.
+    /// Returns the cells about the work, if the work of any row is known.
     fn worked(&self) -> String {
         let Some(work) = self.work else {
             return format!(" {:>8} {:>9}", "-", "-");
@@ -80,7 +80,7 @@ impl Row {
     }
 }
 
-/// Pod or container of a process, by name where it has one.
+/// Returns the pod or container of a process, by name if it has one.
 fn place(identity: &Identity) -> String {
     if let Some(pod) = &identity.pod {
         let name = pod.name.as_deref().unwrap_or(&pod.uid);
@@ -96,7 +96,7 @@ fn place(identity: &Identity) -> String {
     })
 }
 
-/// The holders that are shown one by one, and the sum of the others with their number.
+/// Returns the holders that are shown one by one, and the sum of the others with their number.
 fn parted(engine: &EngineView, only: Option<&[u32]>) -> (Vec<(Who, Held, usize)>, Held, usize) {
     let (mut shown, mut others, mut count) = (Vec::new(), Held::default(), 0);
     for (who, held, contexts) in &engine.holders {
@@ -116,7 +116,7 @@ fn parted(engine: &EngineView, only: Option<&[u32]>) -> (Vec<(Who, Held, usize)>
     (shown, others, count)
 }
 
-/// Writes the tables, and for all of the time a verdict each.
+/// Writes the tables; a table of the whole time has a verdict.
 pub(super) fn text<'a>(
     out: &mut Vec<u8>,
     (views, works): (&[GpuView], &Works),
@@ -278,7 +278,7 @@ fn holder_json(who: Who, contexts: usize, identity: Option<&Identity>, mut value
     value
 }
 
-/// Writes an object for each engine, and for a GPU of which nothing was told.
+/// Writes an object for each engine, and one for a GPU about which nothing was reported.
 pub(super) fn json<'a>(
     out: &mut Vec<u8>,
     (views, works): (&[GpuView], &Works),

@@ -1,4 +1,4 @@
-//! View of this machine: the counts of all processes, and, for one process, what observing it tells.
+//! View of this machine: the counts of all processes and, for one process, the results of observing it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use nvcap_monitor::top::table::Table;
 use nvcap_monitor::top::view::Around;
 use nvcap_process::host::choice::Whom;
 
-/// View of this machine: the counts of all processes and, of one, what observing it tells.
+/// View of this machine: the counts of all processes and, for one process, the results of observing it.
 pub(super) struct Machine {
     readings: Readings,
     live: Live,
@@ -21,7 +21,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Begins to read the processes that are meant.
+    /// Begins to read the chosen processes.
     ///
     /// # Errors
     /// When there are no more threads.
@@ -41,7 +41,7 @@ impl Machine {
         })
     }
 
-    /// A process that was named must be one that may be read.
+    /// Checks that a process that was named may be read.
     fn check(&self, reading: &Reading) -> anyhow::Result<()> {
         let refused = reading.view.refused.iter().next();
         if let Some((pid, refused)) = refused.filter(|_| self.is_named) {
@@ -50,7 +50,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Observes the process whose kernels are shown, and no other one.
+    /// Observes the process whose kernels are shown, and no other.
     fn observe(&mut self, state: &State) -> anyhow::Result<()> {
         let pid = state.of.as_ref().map(|(pid, _)| *pid);
         let is_of = |o: &Observed| Some(o.pid()) == pid;

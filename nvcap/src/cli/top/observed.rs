@@ -1,4 +1,4 @@
-//! A running process that is observed while its kernels are shown: a trace as that of `nvcap time`, summed up step by step.
+//! A running process that is observed while its kernels are shown: a trace like that of `nvcap time`, summed up step by step.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,20 +28,20 @@ pub(super) struct Observed {
     tally: Arc<Mutex<Tally>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
-    /// Reason why it has ended.
+    /// Reason why observing has ended.
     ended: Option<String>,
     began_ns: u64,
     counted: Counted,
 }
 
-/// The options of such a trace.
+/// Options of such a trace.
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]
     trace: trace::Args,
 }
 
-/// A sink that ends the trace when nobody looks any more.
+/// A sink that ends the trace when nobody looks at it any more.
 struct Shared {
     tally: Arc<Mutex<Tally>>,
     stop: Arc<AtomicBool>,
@@ -121,12 +121,12 @@ impl Observed {
         })
     }
 
-    /// The id of the observed process.
+    /// Returns the id of the observed process.
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Takes the count of what the process has submitted, checks whether observing has ended, and keeps the reason.
+    /// Takes in the number of the process's submissions, checks whether observing has ended, and keeps the reason.
     pub(super) fn take(&mut self, submitted: Option<u64>) {
         let has_begun = self.ended.is_none() && locked(&self.tally).origin() > 0;
         if let Some(submitted) = submitted.filter(|_| has_begun) {
@@ -142,7 +142,7 @@ impl Observed {
         });
     }
 
-    /// Its kernels or copies.
+    /// Returns the table of its kernels or copies.
     pub(super) fn table(&self, screen: Screen, state: &State) -> Table {
         let tally = locked(&self.tally);
         let newest = match &self.ended {
@@ -161,7 +161,7 @@ impl Observed {
         Table { empty, ..table }
     }
 
-    /// A text: what observing costs, or why it has ended.
+    /// Returns a text about the cost of observing, or about the reason why it has ended.
     pub(super) fn about(&self, cpu: f64) -> String {
         match &self.ended {
             Some(why) => why.clone(),

@@ -1,4 +1,4 @@
-//! The thread that reads the counts, so that keys never wait for it.
+//! Thread that reads the counts, so that keys never wait for it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,10 +51,10 @@ impl Readings {
         })
     }
 
-    /// The newest reading, once.
+    /// Returns the newest reading, once.
     ///
     /// # Errors
-    /// When there will be none any more.
+    /// When there will be no more readings.
     pub(super) fn take(&self) -> anyhow::Result<Option<Reading>> {
         if self.thread.is_finished() {
             bail!(
@@ -72,7 +72,7 @@ impl Drop for Readings {
     }
 }
 
-/// Share of a core that looking at what the GPUs do may take.
+/// Share of a core that looking at the GPUs' work may take.
 const LOOKS: f64 = 0.005;
 
 /// The most looks at processes with an error in one reading.
@@ -86,7 +86,7 @@ struct Errors {
 }
 
 impl Errors {
-    /// Begins with what the log says from now on.
+    /// Begins with the messages that the log has from now on.
     fn begin(whom: &Whom) -> Self {
         let mut log = Xids::open().inspect_err(|why| log::info!("{why}")).ok();
         if let Some(log) = &mut log {
@@ -99,7 +99,7 @@ impl Errors {
         }
     }
 
-    /// The faults since the reading before. A process that is still there is looked at, for the kernel that had not ended.
+    /// Returns the faults since the previous reading. A process that still exists is looked at, to find the kernel that had not ended.
     fn take(&mut self, view: &View) -> Faults {
         let log = self.log.as_mut();
         let messages = log.map(|log| self.each.take(log, Instant::now()));
@@ -169,7 +169,7 @@ fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: Arc<A
             view,
         };
         let mut newest = to.lock().unwrap_or_else(PoisonError::into_inner);
-        // Faults of a reading that nobody has taken are told with the next.
+        // Faults of a reading that nobody has taken are reported with the next.
         if let Some(mut before) = newest.take() {
             before.faults.append(reading.faults);
             reading.faults = before.faults;
@@ -184,10 +184,10 @@ fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: Arc<A
     }
 }
 
-/// Users of processes, looked up once each.
+/// Users of processes, each looked up once.
 struct Known {
     host: host::Host,
-    /// Begin and user of each process.
+    /// Start and user of each process.
     users: BTreeMap<u32, (u64, String)>,
 }
 

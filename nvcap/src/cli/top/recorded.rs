@@ -1,4 +1,4 @@
-//! A recording, at a moment that the user chooses.
+//! View of a recording at a moment that the user chooses.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use nvcap_show::output::plural::plural_of;
 pub(super) struct Recorded {
     tally: Tally,
     name: String,
-    /// Number that is added to its times for those of day, ns; 0 where that is not known.
+    /// Number that is added to the recording's times to get the time of day, ns; 0 if it is not known.
     offset: u64,
 }
 
@@ -36,7 +36,7 @@ impl Recorded {
         })
     }
 
-    /// Returns its length, ns.
+    /// Returns the length of the recording, ns.
     pub(super) fn length_ns(&self) -> u64 {
         self.tally.length_ns()
     }

@@ -14,17 +14,17 @@ pub(super) struct Running {
     processes: BTreeMap<u32, Process>,
 }
 
-/// Knowledge of one process.
+/// Facts about one process.
 #[derive(Default)]
 struct Process {
     began_unix_ns: u64,
     before: BTreeMap<Doing, f64>,
-    /// Names of programs that were asked for; none where there is no name.
+    /// Names of programs that were asked for; `None` for a program without a name.
     names: HashMap<GpuVa, Option<Arc<Name>>>,
 }
 
 impl Running {
-    /// The text for a process of which there are these samples; empty where it had no work.
+    /// Returns the text for a process with these samples; empty if it had no work.
     pub(super) fn text(
         &mut self,
         (pid, began_unix_ns): (u32, u64),
@@ -45,7 +45,7 @@ impl Running {
             .map(|(doing, n)| (*doing, n - before(doing)));
         let most = step
             .filter(|(_, n)| *n > 0.0)
-            // Work on one channel is told before waits on many.
+            // Work on one channel is reported in preference to waits on many.
             .max_by(|a, b| {
                 let works = |(doing, _): &(Doing, f64)| *doing != Doing::Wait;
                 works(a).cmp(&works(b)).then(a.1.total_cmp(&b.1))

@@ -1,4 +1,4 @@
-//! The terminal: it is taken, and given back as it was, whatever ends the program.
+//! The terminal, which is taken over, and given back in its former state however the program ends.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -15,12 +15,12 @@ use ratatui::{DefaultTerminal, Frame};
 
 use nvcap_show::output::message;
 
-/// The terminal, which is given back as it was, whatever ends the program.
+/// The terminal, which is given back in its former state however the program ends.
 pub(super) struct Screen {
     terminal: DefaultTerminal,
-    /// File that keys come from.
+    /// File from which keys come.
     keys: File,
-    /// A signal has come.
+    /// True if a signal has come.
     ended: Arc<AtomicBool>,
     /// Number of signals that had come to live traces when the screen was opened.
     signals: u32,
@@ -29,7 +29,7 @@ pub(super) struct Screen {
 /// Checks that standard output is a terminal.
 ///
 /// # Errors
-/// When standard output is none.
+/// When standard output is no terminal.
 pub(super) fn need() -> anyhow::Result<()> {
     if !io::stdout().is_terminal() {
         bail!(
@@ -46,7 +46,7 @@ fn traced_signals() -> u32 {
     nvcap_process::signals::count()
 }
 
-/// The terminal that keys come from, as crossterm finds it.
+/// Opens the terminal from which keys come, as crossterm finds it.
 fn keys() -> io::Result<File> {
     let input = io::stdin();
     match input.is_terminal() {
@@ -58,7 +58,7 @@ fn keys() -> io::Result<File> {
 /// Time that the end may take after a signal.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Starts a thread that ends the program `PATIENCE` after a signal. It is needed where drawing blocks on a terminal that takes no output.
+/// Starts a thread that ends the program `PATIENCE` after a signal. It is needed if drawing blocks on a terminal that takes no output.
 fn watch(ended: Arc<AtomicBool>, signals: u32) -> anyhow::Result<()> {
     let wait = move || {
         while !ended.load(Ordering::SeqCst) && traced_signals() == signals {
@@ -81,7 +81,7 @@ fn take() -> io::Result<()> {
 }
 
 impl Screen {
-    /// Takes the terminal. A panic gives it back, too.
+    /// Takes over the terminal. A panic gives it back, too.
     ///
     /// # Errors
     /// When it cannot be set up.
@@ -107,7 +107,7 @@ impl Screen {
         })
     }
 
-    /// Draws.
+    /// Draws the screen.
     ///
     /// # Errors
     /// When the terminal is gone.
@@ -116,7 +116,7 @@ impl Screen {
         drawn.context("cannot write to the terminal")
     }
 
-    /// The next key or change of size; none when nothing has come within `wait`.
+    /// Returns the next key or change of size; `None` if nothing comes within `wait`.
     ///
     /// # Errors
     /// When the terminal is gone.
@@ -130,7 +130,7 @@ impl Screen {
         }
     }
 
-    /// Waits for keys or a signal. Fails where the terminal is gone: crossterm would wait for its keys without an end.
+    /// Waits for keys or a signal. Fails if the terminal is gone, because crossterm would wait for its keys forever.
     fn wait(&self, wait: Duration) -> anyhow::Result<()> {
         let mut keys = libc::pollfd {
             fd: self.keys.as_raw_fd(),
@@ -145,20 +145,20 @@ impl Screen {
         Ok(())
     }
 
-    /// Stops the program as Ctrl-Z does elsewhere, and draws all when it goes on.
+    /// Stops the program, as Ctrl-Z does in other programs, and draws everything when it goes on.
     ///
     /// # Errors
     /// When the terminal is gone meanwhile.
     pub(super) fn suspend(&mut self) -> anyhow::Result<()> {
         let _ = ratatui::try_restore();
-        // SAFETY: stops this process; it goes on here.
+        // SAFETY: stops this process, which continues here.
         unsafe { libc::raise(libc::SIGTSTP) };
         take()
             .and_then(|()| self.terminal.clear())
             .context("cannot set up the terminal again")
     }
 
-    /// A signal asks for the end.
+    /// Tells whether a signal asks for the end.
     pub(super) fn is_to_end(&self) -> bool {
         self.ended.load(Ordering::SeqCst) || traced_signals() != self.signals
     }

@@ -1,4 +1,4 @@
-//! The thread that reads the driver's record of context switches, so that counting never waits for it.
+//! Thread that reads the driver's record of context switches, so that counting never waits for it.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ impl Reader {
         }
     }
 
-    /// The shares since the last call. Reading begins once a process uses a GPU: until then nvcap leaves the driver alone.
+    /// Returns the shares since the last call. Reading begins once a process uses a GPU; until then nvcap leaves the driver alone.
     pub(super) fn take(&mut self, uses_gpu: bool, interval: Duration, host_root: &Path) -> Shares {
         if uses_gpu && !std::mem::replace(&mut self.has_begun, true) {
             let (to, stop) = (Arc::clone(&self.shares), Arc::clone(&self.stop));
@@ -75,7 +75,7 @@ fn read(
     }
     let mut share = share.of_parts_alone();
     *locked(to) = Shares::Of(Part::default());
-    // Each reading has some parts.
+    // Each reading has several parts.
     let each = (interval / 4).clamp(POLL, Duration::from_millis(250));
     let mut due = Instant::now() + each;
     while !stop.load(Ordering::SeqCst) {

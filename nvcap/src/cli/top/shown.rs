@@ -14,30 +14,30 @@ use nvcap_show::output::style::Color;
 
 /// Contents of the screen.
 pub(super) trait Shown {
-    /// Takes what is new, and says whether anything was. Called several times a second.
+    /// Takes in new data, and returns whether there was any. It is called several times a second.
     ///
     /// # Errors
-    /// When there will be nothing new any more.
+    /// When there will be no new data any more.
     fn step(&mut self, state: &mut State) -> anyhow::Result<bool>;
     /// Returns the table on the screen.
     fn table(&self, state: &State) -> Table;
-    /// Returns the parts beside the table; their notice gives way to messages.
+    /// Returns the parts around the table; their notice gives way to messages.
     fn around(&self, state: &State) -> Around;
 }
 
-/// Time for which keys are waited for.
+/// Time for which each wait for keys lasts.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Draws and takes keys until the user ends it, or the terminal or a signal does.
+/// Draws and takes keys until the user, the terminal or a signal ends it.
 ///
 /// # Errors
-/// When there is nothing new any more, or the terminal is gone.
+/// When there is no new data any more, or if the terminal is gone.
 pub(super) fn shown(what: &mut impl Shown, mut state: State) -> anyhow::Result<ExitCode> {
     let color = Color::Auto.enabled(true);
     let mut screen = Screen::open()?;
     let mut then = Instant::now();
     let mut is_new = true;
-    // The newest message when the last key was pressed: the user has seen it.
+    // The newest message when the last key was pressed, which the user has therefore seen.
     let mut seen = None;
     loop {
         let passed = then.elapsed();

@@ -1,4 +1,4 @@
-//! A hang in a collective: who of the processes that are watched has not come.
+//! A hang in a collective, and those of the watched processes that are missing in it.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use nvcap_decode::hang::Report;
 use nvcap_monitor::watch::{Cause, Finding};
 use nvcap_show::output::dump::{self, Collective, Merged, ReportOptions, Shown};
 
-/// The processes of looks, merged.
+/// Returns the processes of looks, merged.
 fn merged(looks: &[&Report]) -> Merged {
     let looks = looks.iter().filter_map(|report| {
         let (mut json, shown) = (
@@ -29,7 +29,7 @@ pub(super) fn is_in_one(finding: &Finding) -> bool {
     finding.cause == Cause::Hang && !merged(&[&finding.report]).collectives.is_empty()
 }
 
-/// The collective that a process hangs in, of a look at the others that are watched.
+/// Returns the collective in which a process hangs, using a look at the other watched processes.
 pub(super) fn of(finding: &Finding, others: &Report) -> Option<Collective> {
     let all = merged(&[&finding.report, others]).collectives.into_iter();
     let pid = u64::from(finding.pid);

@@ -16,7 +16,7 @@ pub struct GpuMoment {
     pub gpu_error_ns: u64,
 }
 
-/// Evidence for the begin of work.
+/// Evidence for the beginning of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -26,16 +26,16 @@ pub struct GpuMoment {
 pub enum StartBy {
     /// The entry's own stamp, which the channel writes when the work begins.
     OwnStamp,
-    /// The stamp behind the work of the entry before it, for which it waited.
+    /// The stamp behind the work of the previous entry, for which this entry waited.
     PreviousStamp,
-    /// The release of a semaphore for which it waited.
+    /// The release of a semaphore for which the entry waited.
     Release,
-    /// Its doorbell: its engine had nothing else to do.
+    /// The entry's doorbell: its engine had nothing else to do.
     Doorbell,
 }
 
 impl StartBy {
-    /// Its name in JSON.
+    /// Returns the name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,14 +55,14 @@ impl StartBy {
     serde(rename_all = "kebab-case")
 )]
 pub enum QueuedBy {
-    /// Its own doorbell.
+    /// The entry's own doorbell.
     Doorbell,
-    /// A look or another doorbell, which found the entry later: it came after the look before that.
+    /// A look or another doorbell, which found the entry later. The entry came after the look before that.
     Look,
 }
 
 impl QueuedBy {
-    /// Its name in JSON.
+    /// Returns the name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,16 +80,16 @@ impl QueuedBy {
     serde(rename_all = "kebab-case")
 )]
 pub enum DurationBy {
-    /// The stamp of the next entry of the channel, which was in the ring already when this one ended.
+    /// The stamp of the channel's next entry, which was already in the ring when this entry ended.
     NextStamp,
-    /// The semaphore that the kernel releases at its end: when its change was seen.
+    /// The semaphore that the kernel releases at its end: the time at which its change was seen.
     Release,
     /// The entry's own stamp, which its engine writes behind the work.
     OwnStamp,
 }
 
 impl DurationBy {
-    /// Its name in JSON.
+    /// Returns the name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -104,15 +104,15 @@ impl DurationBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GpuDuration {
-    /// ns.
+    /// Duration, ns.
     pub ns: u64,
-    /// The most by which it may be wrong, ns.
+    /// The most by which `ns` may be wrong, ns.
     pub error_ns: u64,
     /// Evidence for the duration.
     pub by: DurationBy,
 }
 
-/// The execution of kernels: without the launch, which CUPTI and nsys count.
+/// The execution of kernels without the launch (the times of CUPTI and nsys include the launch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GpuExec {
@@ -122,8 +122,8 @@ pub struct GpuExec {
     pub duration: Option<GpuDuration>,
 }
 
-/// The part of an entry's time in which its process did not have the engine, by the driver's record of context switches ([`crate::switches`]): no work of
-/// the entry.
+/// Part of an entry's time in which another process had the engine, by the driver's record of context switches ([`crate::switches`]). It is
+/// not work of the entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -131,44 +131,45 @@ pub struct GpuExec {
     serde(rename_all = "kebab-case")
 )]
 pub enum Preempted {
-    /// Holders of the GPU were not recorded, or the work was not the graphics and compute engine's.
+    /// The holders of the GPU were not recorded, or the work did not run on the graphics and compute engine.
     #[default]
     NotRecorded,
-    /// Holders of the GPU were recorded, but not for this time.
+    /// The holders of the GPU were recorded, but not at this time.
     Unknown,
-    /// Length of that part, ns.
+    /// Length of the part, ns.
     Ns(u64),
 }
 
-/// The times of one entry of a ring. What was not seen is `None`.
+/// The times of one ring entry. A time that was not seen is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GpuTime {
-    /// Begin of the GPU's work: of kernels, the write of their launch's stamp, which is where CUPTI and nsys count from.
+    /// Beginning of the GPU's work. For kernels it is the moment at which their launch's stamp is written, from which CUPTI and nsys count,
+    /// too.
     pub start: Option<GpuMoment>,
-    /// Evidence for `start`; `None` where the start is not known.
+    /// Evidence for `start`; `None` if the start is not known.
     pub start_by: Option<StartBy>,
-    /// Time from its begin to its end; [`Self::worked`] leaves out what was preempted.
+    /// Time from beginning to end. [`Self::worked`] leaves out the time for which the work was preempted.
     pub duration: Option<GpuDuration>,
-    /// The part of `duration` in which others had the GPU.
+    /// Part of `duration` in which others had the GPU.
     pub preempted: Preempted,
-    /// The execution of its kernels; `None` of what has no first instruction, such as copies.
+    /// Execution of the entry's kernels; `None` for work without a first instruction, such as copies.
     pub exec: Option<GpuExec>,
-    /// Time that the entry waited from its doorbell until then, ns: at least and at most.
+    /// Time from the entry's doorbell to `start`, ns: lower and upper bound.
     pub queued: Option<(u64, u64)>,
-    /// Evidence for the time since which the entry waited; `None` where that time is not known.
+    /// Evidence for the time since which the entry waited; `None` if that time is not known.
     pub queued_by: Option<QueuedBy>,
-    /// Time up to which the entry had to wait, on the GPU's clock, ns: the entry before it in the channel had not ended, or a semaphore that it waits
-    /// for was not released.
+    /// Time, on the GPU's clock, until which the entry had to wait, ns: the previous entry of the channel had not ended, or a semaphore
+    /// that the entry waits for was not released.
     pub ready_gpu_ns: Option<u64>,
-    /// The semaphore that it waited for when it was there and the entry before it had ended.
+    /// Semaphore for which the entry waited after its submission and after the end of the previous entry.
     pub wait: Option<GpuWait>,
-    /// Launches and copies that the entry has; a graph's replay is one. The times are of all of them together.
+    /// Number of launches and copies in the entry. A graph's replay counts as one. The times are those of all of them together.
     pub works: u32,
-    /// End of the work, where that is told without its begin.
+    /// End of the work, if it is known without the beginning.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub ended: Option<GpuMoment>,
-    /// The times from the stamp, where those above are the execution's ([`Self::by_exec`]).
+    /// The times counted from the stamp, if the other members are those of the execution ([`Self::by_exec`]).
     #[cfg_attr(feature = "serde", serde(skip))]
     pub by_stamp: Option<ByStamp>,
 }
@@ -185,7 +186,7 @@ pub struct ByStamp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GpuWait {
-    /// Its address.
+    /// Address of the semaphore.
     pub semaphore: GpuVa,
     /// Duration of the wait, ns.
     pub ns: u64,
@@ -198,13 +199,13 @@ impl GpuTime {
         Some(self.start?.gpu_ns.saturating_add(self.duration?.ns))
     }
 
-    /// Returns these times with kernels counted from their first instruction (`--exec-time`).
+    /// Returns these times with kernels counted from their first instruction on (`--exec-time`).
     #[must_use]
     pub fn by_exec(self) -> Self {
         let Some((exec, stamp)) = self.exec.zip(self.start) else {
             return self;
         };
-        // The launch is time in the queue, then.
+        // The launch then counts as time in the queue.
         let launch = exec.start.gpu_ns.saturating_sub(stamp.gpu_ns);
         let error = exec.start.gpu_error_ns;
         let queued = self.queued.map(|(least, most)| {
@@ -230,7 +231,7 @@ impl GpuTime {
         self.by_stamp.is_some()
     }
 
-    /// Returns these times with kernels counted from their launch's stamp, whatever is shown.
+    /// Returns these times with kernels counted from their launch's stamp on, whichever of the two is shown.
     #[must_use]
     pub fn by_stamp(self) -> Self {
         let Some(by_stamp) = self.by_stamp else {
@@ -270,13 +271,13 @@ impl GpuTime {
         self.executed().filter(|_| self.works <= 1)
     }
 
-    /// Returns the time for which the GPU worked on the entry: its duration without the time in which others had the GPU.
+    /// Returns the time for which the GPU worked on the entry: the duration less the time in which others had the GPU.
     #[must_use]
     pub fn worked(&self) -> Option<GpuDuration> {
         self.duration.map(|d| self.without_preempted(d))
     }
 
-    /// Returns the time in which others had the GPU, as far as that is known, ns.
+    /// Returns the time in which others had the GPU, as far as it is known, ns.
     #[must_use]
     pub fn preempted_ns(&self) -> u64 {
         match self.preempted {
@@ -302,7 +303,8 @@ impl GpuTime {
             }
     }
 
-    /// Returns the time for which the GPU worked on the entry's only launch or copy; where there are several, none has a duration of its own.
+    /// Returns the time for which the GPU worked on the entry's only launch or copy; `None` if there are several, because then none has a
+    /// duration of its own.
     #[must_use]
     pub fn alone(&self) -> Option<GpuDuration> {
         self.worked().filter(|_| self.works <= 1)

@@ -3,7 +3,7 @@
 use super::{Direction, Memory};
 use crate::wire::GpuVa;
 
-/// The content of inline data, where known.
+/// The content of inline data, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -19,7 +19,7 @@ pub enum InlineContent {
     ConstantBank,
     /// A QMD.
     Qmd,
-    /// A part of a QMD that was written before.
+    /// A part of a QMD that was written earlier.
     QmdPart,
     /// The value of a word that a kernel will release.
     Semaphore,
@@ -27,7 +27,7 @@ pub enum InlineContent {
     TextureHeader,
 }
 
-/// Way of an inline write's data to the engine.
+/// Way in which an inline write's data reaches the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -35,18 +35,18 @@ pub enum InlineContent {
     serde(rename_all = "snake_case")
 )]
 pub enum InlineData {
-    /// In the pushbuffer.
+    /// In the pushbuffer itself.
     Stream,
-    /// A macro of the driver repeats a word.
+    /// By a macro of the driver that repeats a word.
     Fill,
-    /// A macro of the driver fetches it from memory: it is not in the pushbuffer.
+    /// By a macro of the driver that fetches the data from memory, so that it is not in the pushbuffer.
     Fetched,
-    /// An unknown macro makes it: it is not in the pushbuffer.
+    /// By an unknown macro that makes the data, so that it is not in the pushbuffer.
     Macro,
 }
 
 impl InlineData {
-    /// Words behind a write's own that tell of data which is not in the pushbuffer.
+    /// Returns words that follow a write's own and say that the data is not in the pushbuffer.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl InlineData {
         }
     }
 
-    /// True where the data is in the pushbuffer, as it mostly is.
+    /// Tells whether the data is in the pushbuffer, as it usually is.
     #[must_use]
     pub fn is_in_stream(&self) -> bool {
         *self == Self::Stream
@@ -69,34 +69,34 @@ impl InlineData {
 pub struct Inline {
     /// Destination address.
     pub dst: GpuVa,
-    /// Bytes written.
+    /// Length of a line, bytes.
     pub bytes: u64,
-    /// Bytes of a line and lines.
+    /// Number of lines.
     pub line_bytes: u32,
     /// Lines.
     pub lines: u32,
-    /// Its content, if known at the time of the write.
+    /// Content, if known at the time of the write.
     pub content: Option<InlineContent>,
-    /// Way that the data comes to the engine.
+    /// Way in which the data reaches the engine.
     #[cfg_attr(
         feature = "serde",
         serde(skip_serializing_if = "InlineData::is_in_stream")
     )]
     pub data: InlineData,
-    /// The word that is repeated, if a macro of the driver makes the data: a memset.
+    /// Repeated word, if a macro of the driver makes the data: a memset.
     pub fill: Option<u32>,
     /// Source address of data that a macro of the driver fetches from memory.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub src: Option<GpuVa>,
-    /// Host to device, unless the places of both addresses say otherwise.
+    /// Direction: host to device, unless the places of both addresses say otherwise.
     pub direction: Direction,
-    /// The first bytes (at most 64).
+    /// First bytes of the data, at most 64.
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::hex"))]
     pub head: Vec<u8>,
-    /// The memory at the source, where known.
+    /// Memory at the source, if known.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub src_memory: Option<Memory>,
-    /// The memory at the destination, where known.
+    /// Memory at the destination, if known.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub dst_memory: Option<Memory>,
 }

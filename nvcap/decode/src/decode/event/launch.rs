@@ -15,21 +15,21 @@ use crate::wire::GpuVa;
     serde(rename_all = "snake_case")
 )]
 pub enum LaunchHow {
-    /// QMD carried by LOAD_INLINE_QMD_DATA.
+    /// By LOAD_INLINE_QMD_DATA, which carries the QMD.
     InlineQmd,
-    /// By SEND_PCAS_A and a SEND_SIGNALING_PCAS that schedules: the QMD lies in GPU memory.
+    /// By SEND_PCAS_A and a scheduling SEND_SIGNALING_PCAS. The QMD lies in GPU memory.
     Scheduled,
-    /// By SEND_PCAS_A and one that releases a waiting QMD (DECREMENT_DEPENDENCE): a node of a graph.
+    /// By SEND_PCAS_A and a SEND_SIGNALING_PCAS that releases a waiting QMD (DECREMENT_DEPENDENCE): a node of a graph.
     Released,
-    /// By another QMD, when its grid ends: a node of a graph, which the pushbuffer does not name.
+    /// By another QMD, when its grid ends: a node of a graph that the pushbuffer does not name.
     Dependent,
-    /// QMD passed to a macro (CALL_MME_DATA), as graphics drivers do.
+    /// By a macro that is passed the QMD (CALL_MME_DATA), as graphics drivers do.
     Macro,
     /// By LAUNCH (Fermi).
     Launch,
 }
 
-/// Origin of a launch: the program or the driver. The rules and their evidence: docs/decoding.md.
+/// Origin of a launch: the program or the driver. docs/decoding.md has the rules and their evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -37,7 +37,7 @@ pub enum LaunchHow {
     serde(rename_all = "snake_case")
 )]
 pub enum LaunchKind {
-    /// The program's.
+    /// The program's own launch.
     User,
     /// The driver's companion launch of a user launch (grid 0x0x0).
     Companion,
@@ -45,9 +45,9 @@ pub enum LaunchKind {
     DriverMemset,
     /// The driver's own copy kernel.
     DriverCopy,
-    /// The driver's own kernel that leads a graph on: it joins branches, and decides conditional nodes.
+    /// The driver's own kernel that continues a graph: it joins branches and decides conditional nodes.
     DriverGraph,
-    /// Another kernel of the driver's own.
+    /// Another kernel of the driver.
     Driver,
     /// A QMD at an address to which no write was seen.
     Unresolved,
@@ -61,19 +61,19 @@ pub enum LaunchKind {
     serde(rename_all = "snake_case")
 )]
 pub enum QmdFrom {
-    /// Its write was seen, or the pushbuffer carries it.
+    /// The stream: the write of the QMD was seen, or the pushbuffer carries the QMD.
     Stream,
-    /// The driver's own copy in the process's memory ([`crate::record::QmdCopy`]): it was written before the trace.
+    /// The driver's own copy in the process's memory ([`crate::record::QmdCopy`]). The QMD was written before the trace.
     Image,
 }
 
-/// The effect of a kernel of the driver's own: a memset, or a copy within the device.
+/// The effect of a kernel of the driver: a memset, or a copy within the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Moves {
-    /// First address written; `None` for an array, whose kernel has a number of it.
+    /// First address written; `None` for an array, which the kernel knows by a number.
     pub dst: Option<GpuVa>,
-    /// First address read, for a copy; `None` for an array, too.
+    /// First address read, for a copy; `None` for an array.
     pub src: Option<GpuVa>,
     /// Bytes written; `None` if the size of the elements is unknown.
     pub bytes: Option<u64>,
@@ -93,7 +93,7 @@ pub struct ConstantBank {
     pub size: u32,
 }
 
-/// A semaphore a QMD releases when its grid ends.
+/// A semaphore that a QMD releases when its grid ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct QmdRelease {
@@ -107,27 +107,27 @@ pub struct QmdRelease {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Launch {
-    /// Program's or driver's.
+    /// Origin of the launch.
     pub kind: LaunchKind,
-    /// Way in which it was commanded.
+    /// Way in which the launch was commanded.
     pub how: LaunchHow,
-    /// The action on its QMD, if the pushbuffer names it.
+    /// Action on the QMD, if the pushbuffer names it.
     pub pcas: Option<PcasAction>,
-    /// Number of the graph replay that it is a node of.
+    /// Number of the graph replay of which the launch is a node.
     pub replay: Option<u64>,
-    /// Its place among the nodes of that replay, from 0, in the order in which they start each other.
+    /// Place among the nodes of that replay, from 0, in the order in which the nodes start each other.
     pub place: Option<u32>,
     /// GPU address of the QMD, 256-byte aligned, if it has one.
     pub qmd: Option<GpuVa>,
-    /// Version of the QMD layout, major and minor; `None` when unresolved.
+    /// Version of the QMD layout, major and minor; `None` if unresolved.
     pub qmd_version: Option<(u8, u8)>,
-    /// Source of the QMD; `None` when unresolved.
+    /// Source of the QMD; `None` if unresolved.
     pub qmd_from: Option<QmdFrom>,
-    /// Blocks in x, y, z (even if the QMD counts clusters); `None` when unresolved.
+    /// Blocks in x, y, z (even if the QMD counts clusters); `None` if unresolved.
     pub grid: Option<[u32; 3]>,
     /// Threads of a block in x, y, z.
     pub block: Option<[u32; 3]>,
-    /// Blocks of a cluster in x, y, z, where the grid is made of clusters.
+    /// Blocks of a cluster in x, y, z, if the grid is made of clusters.
     pub cluster: Option<[u32; 3]>,
     /// True if all blocks run at once (a cooperative launch).
     pub cooperative: bool,
@@ -136,7 +136,7 @@ pub struct Launch {
     /// Shared memory of a block that the program requested, static and dynamic together, in bytes, rounded up as the
     /// hardware allocates it (to 128 bytes on Hopper).
     pub shared_bytes: Option<u32>,
-    /// Shared memory of a block that the system reserves beside it, bytes.
+    /// Shared memory of a block that the system reserves in addition, bytes.
     pub shared_reserved_bytes: Option<u32>,
     /// Local memory of a thread, bytes.
     pub local_bytes: Option<u32>,
@@ -144,13 +144,13 @@ pub struct Launch {
     pub barriers: Option<u32>,
     /// GPU address of the program.
     pub program: Option<GpuVa>,
-    /// GPU address of the program that a profiler has put in the place of `program`, and that goes on to it; the same as `program` where it
-    /// is not known which it stands in for.
+    /// GPU address of the program that a profiler has put in the place of `program`, and that continues with `program`. Equal to `program`
+    /// if it is not known which program is replaced.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub stand_in: Option<GpuVa>,
-    /// Bytes of the program, if its upload was seen.
+    /// Length of the program, bytes, if its upload was seen.
     pub program_bytes: Option<u64>,
-    /// The kernel that the program is, where its name is known.
+    /// Kernel of the program, if its name is known.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub kernel: Option<Arc<Kernel>>,
     /// The effect of a memset or copy kernel of the driver.
@@ -158,25 +158,25 @@ pub struct Launch {
     /// Kernel arguments as bytes, if the write of the constant bank was seen.
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::hex_option"))]
     pub args: Option<Vec<u8>>,
-    /// The memory that pointers among the arguments lead to, by the argument's place; where the kernel's parameters and the
+    /// Memory to which pointers among the arguments lead, each with the argument's offset. Known only if the kernel's parameters and the
     /// memory are known.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub arg_memory: Vec<(u32, Memory)>,
     /// The valid constant banks.
     pub constant_banks: Vec<ConstantBank>,
-    /// Semaphores released at its end.
+    /// Semaphores that are released at the end of the grid.
     pub releases: Vec<QmdRelease>,
-    /// GPU address of the QMD it launches next, where one is chained.
+    /// GPU address of the QMD that is launched next, if one is chained.
     pub dependent: Option<GpuVa>,
 }
 
-/// One replay of a CUDA graph: a summary of what its submissions run. Its nodes are emitted as launches with its number.
+/// One replay of a CUDA graph: a summary of the work of its submissions. Its nodes are emitted as launches with the replay's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Graph {
-    /// Its number in this trace, from 0.
+    /// Number of the replay in this trace, from 0.
     pub replay: u64,
-    /// QMDs that run, including those not seen, without the empty grid that begins a graph.
+    /// Number of QMDs that run, including unseen ones, but without the empty grid that begins a graph.
     pub nodes: u32,
     /// Part of `nodes`: kernels of the program.
     pub kernels: u32,
@@ -184,18 +184,18 @@ pub struct Graph {
     pub memsets: u32,
     /// Part of `nodes`: copy kernels of the driver.
     pub copies: u32,
-    /// Part of `nodes`: other kernels of the driver (they join branches, and decide conditional nodes).
+    /// Part of `nodes`: other kernels of the driver, which join branches and decide conditional nodes.
     pub driver: u32,
     /// Part of `nodes`: QMDs to whose address no write was seen.
     pub unresolved: u32,
-    /// The channels it was submitted to.
+    /// Channels to which the replay was submitted.
     pub channels: Vec<ChannelId>,
-    /// Serial numbers of its submissions in this trace.
+    /// Serial numbers, in this trace, of the replay's submissions.
     pub submissions: Vec<u64>,
     /// Pushbuffer bytes of these submissions.
     pub bytes: u64,
-    /// True if its QMDs were uploaded or prepared again with it.
+    /// True if the QMDs were uploaded or prepared again with this replay.
     pub uploaded: bool,
-    /// True if the graph has conditional nodes: the GPU decides what else runs, and how often.
+    /// True if the graph has conditional nodes: the GPU decides which other nodes run, and how often.
     pub conditional: bool,
 }

@@ -1,4 +1,4 @@
-//! Work that the driver submits on its own account: contexts that it makes and modules that it loads.
+//! Work that the driver submits on its own account: making contexts and loading modules.
 
 use crate::record::Variable;
 
@@ -10,14 +10,14 @@ use crate::record::Variable;
     serde(rename_all = "snake_case")
 )]
 pub enum PartOf {
-    /// A context that is made.
+    /// Making of a context.
     Context,
-    /// A module that is loaded, or functions of one.
+    /// Loading of a module, or of functions of one.
     Module,
 }
 
 impl PartOf {
-    /// Words for the whole of it, once it is done.
+    /// Returns words for the whole work, once it is done.
     #[must_use]
     pub const fn done(self) -> &'static str {
         match self {
@@ -26,7 +26,7 @@ impl PartOf {
         }
     }
 
-    /// Its name in JSON, tables and filters.
+    /// Returns the name in JSON, tables and filters.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,30 +36,32 @@ impl PartOf {
     }
 }
 
-/// A context that was made, or a module that was loaded, by all the submissions of it.
+/// A context that was made, or a module that was loaded: a summary of all its submissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Load {
     /// Kind of the work.
     pub part_of: PartOf,
-    /// Ring entries that it took.
+    /// Number of ring entries.
     pub entries: u64,
-    /// Bytes of code, and the writes and copies that brought it.
+    /// Bytes of code.
     pub code_bytes: u64,
-    /// Writes and copies of code.
+    /// Number of writes and copies that brought code.
     pub code_writes: u64,
     /// Bytes of variables and constants.
     pub data_bytes: u64,
-    /// Writes, copies and fills of variables and constants.
+    /// Number of writes, copies and fills of variables and constants.
     pub data_writes: u64,
-    /// Variables that the driver's table lists and that were written; `None` where no table was seen.
+    /// Number of variables that the driver's table lists and that were written; `None` if no table was seen.
     pub variables: Option<u64>,
-    /// Constant banks that were written beside the variables; `None` where no table was seen, which tells them from other writes.
+    /// Number of constant banks that were written beside the variables; `None` if no table was seen, because only the table tells them from
+    /// other writes.
     pub constant_banks: Option<u64>,
-    /// Functions in the code; `None` where a copy engine brought some of it, so that it is not in the stream.
+    /// Number of functions in the code; `None` if a copy engine brought some of it, because that code is not in the stream.
     pub functions: Option<u64>,
-    /// Names of those functions that were known by then, as the compiler wrote them, in the order of their addresses.
+    /// Mangled names of those functions that were known by then, in the order of their addresses.
     pub kernels: Vec<String>,
-    /// Variables by name, those of constant memory last: of the image that those functions are of, where it has as many as were written.
+    /// Variables by name, those of constant memory last. They are taken from the image of those functions, if it has as many variables as
+    /// were written.
     pub symbols: Vec<Variable>,
 }

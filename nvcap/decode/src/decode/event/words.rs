@@ -1,9 +1,9 @@
-//! Fixed sets of words in operations.
+//! Closed sets of words in operations.
 
 use crate::record::named;
 
 named! {
-    /// Layout or change of the bytes of a copy engine's transfer; docs/decoding.md has the rules.
+    /// Layout of the bytes of a copy engine's transfer, or the change that the engine makes to them. docs/decoding.md has the rules.
     pub enum CopyMode {
         /// Nothing is transferred.
         None = "none",
@@ -37,8 +37,8 @@ named! {
 }
 
 named! {
-    /// The operation of a semaphore reduction on the value in memory and the payload; the names are those of the unit's own
-    /// header, `i` for integers and `f` for floating point if that has both.
+    /// Operation of a semaphore reduction on the value in memory and the payload. The names are those of the unit's own header. If the
+    /// header has both kinds, `i` stands for integers and `f` for floating point.
     pub enum Reduction {
         /// Sum.
         Add = "add",
@@ -79,12 +79,12 @@ named! {
     }
 }
 
-/// Engine that runs a copy: `grce` or `ce` with its number where known, in text and JSON.
+/// Engine that runs a copy: in text and JSON `grce`, or `ce` with its number if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CopyEngine {
-    /// The copy engine driven by a graphics channel.
+    /// Copy engine that a graphics channel drives.
     Graphics,
-    /// A copy engine, by its number where known.
+    /// Copy engine, by its number if known.
     Copy(Option<u32>),
 }
 

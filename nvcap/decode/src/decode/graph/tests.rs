@@ -1,4 +1,4 @@
-//! Tests of the grids that run, on entries that are made here.
+//! Tests of the grids that run, on entries made by the tests.
 
 use crate::decode::event::ConstantBank;
 use crate::decode::{
@@ -17,7 +17,7 @@ const PID: u32 = 7;
 const SCHEDULE: u32 = 0xa;
 const RELEASE: u32 = 0x7;
 
-/// Address of QMD `i`.
+/// Returns the address of QMD `i`.
 const fn at(i: u64) -> u64 {
     0x2_04c0_0000 + i * 0x200
 }
@@ -36,7 +36,7 @@ fn decrements(i: u64) -> Dependent {
     }
 }
 
-/// A kernel that a PCAS alone starts. Its grid has as many blocks as the number of its QMD says, and one more.
+/// Returns a kernel that a PCAS alone starts. Its number of blocks is the number of its QMD plus one.
 fn kernel(i: u64, dependents: &[Dependent]) -> View {
     View {
         version: (4, 0),
@@ -49,7 +49,7 @@ fn kernel(i: u64, dependents: &[Dependent]) -> View {
     }
 }
 
-/// A node that another QMD must schedule.
+/// Returns a node that another QMD must schedule.
 fn node(i: u64, dependents: &[Dependent]) -> View {
     View {
         requires_pcas: true,
@@ -57,7 +57,7 @@ fn node(i: u64, dependents: &[Dependent]) -> View {
     }
 }
 
-/// The first node of a chunk: the node before it and the pushbuffer must both release it.
+/// Returns the first node of a chunk, which both the node before it and the pushbuffer must release.
 fn head(i: u64, dependents: &[Dependent]) -> View {
     View {
         dependence: 2,
@@ -65,7 +65,7 @@ fn head(i: u64, dependents: &[Dependent]) -> View {
     }
 }
 
-/// The empty grid that begins a graph.
+/// Returns the empty grid that begins a graph.
 fn root(dependents: &[Dependent]) -> View {
     View {
         grid: [0; 3],
@@ -75,7 +75,7 @@ fn root(dependents: &[Dependent]) -> View {
     }
 }
 
-/// A companion of a launch: GRID_NULL.
+/// Returns the companion of a launch: GRID_NULL.
 fn companion(dependents: &[Dependent]) -> View {
     View {
         null: true,
@@ -97,7 +97,7 @@ fn pcas(p: &mut Pushbuffer, i: u64, action: u32) {
         .expect("named");
 }
 
-/// The banks of a QMD of libcuda's: the program's, and libcuda's own.
+/// Returns the banks of a QMD of libcuda's: the program's, and libcuda's own.
 fn libcudas_banks(own: u64) -> Vec<ConstantBank> {
     let bank = |index, address, size| ConstantBank {
         index,
@@ -107,7 +107,7 @@ fn libcudas_banks(own: u64) -> Vec<ConstantBank> {
     vec![bank(0, own, 0x300), bank(7, 0x7f4f_2000_0000, 0x1_0000)]
 }
 
-/// A client without CUDA may reserve no shared memory: its kernels are the program's, whatever their arguments look like.
+/// Test of a client without CUDA, which may reserve no shared memory: its kernels are the program's, whatever their arguments look like.
 #[test]
 fn a_kernel_without_libcuda_s_bank_is_the_program_s() {
     let bank = 0x7f4f_4800_0000;
@@ -131,7 +131,7 @@ fn a_kernel_without_libcuda_s_bank_is_the_program_s() {
     assert_eq!(kinds(libcudas(), 0xc5c0), [User, User]);
 }
 
-/// The driver's kernel that leads a graph on, as QMD `i`, by entry `index` of a table.
+/// Writes the driver's kernel that continues a graph, as QMD `i`, by entry `index` of a table.
 fn leads_on(p: &mut Pushbuffer, i: u64, index: u32, table: u64, edges: u64) {
     let bank = 0x7f4f_4800_0000 + i * 0x1000;
     let args = [u64::from(index), table, edges].map(u64::to_le_bytes);
@@ -147,7 +147,7 @@ fn leads_on(p: &mut Pushbuffer, i: u64, index: u32, table: u64, edges: u64) {
     write(p, i, &view);
 }
 
-/// An entry: flags, number of successors, index of the first, initial value of its count-down, its QMD.
+/// Entry of a table: flags, number of successors, index of the first, initial value of its countdown, its QMD.
 type Row = (u32, u32, u32, u32, u64);
 
 fn table(p: &mut Pushbuffer, table: u64, rows: &[Row], edges: (u64, &[u32])) {
@@ -176,7 +176,7 @@ struct Told {
 }
 
 impl Told {
-    /// Number of the QMD, how it was launched, and its place among the nodes of a replay.
+    /// Returns, for each launch, the number of its QMD, the way in which it was launched, and its place among the nodes of a replay.
     fn ran(&self) -> Vec<(u64, LaunchHow, Option<u32>)> {
         let number = |l: &Launch| (l.qmd.expect("has one").0 - at(0)) / 0x200;
         let one = |l: &Launch| (number(l), l.how, l.place);
@@ -244,7 +244,7 @@ impl Bench {
         told
     }
 
-    /// The end of the trace.
+    /// Ends the trace.
     fn end(&mut self) -> Told {
         let mut told = Told::default();
         self.decoder.end(None, &mut |e| {
@@ -258,8 +258,8 @@ impl Bench {
 
 use LaunchHow::{Dependent as ByGrid, Released, Scheduled};
 
-/// Writes a chain of 8 kernels and more as the driver forms it (tests/captures, graph_upload_32): chunks, whose heads are
-/// released by the pushbuffer and by the node before.
+/// Writes a chain of 8 or more kernels as the driver forms it (tests/captures, graph_upload_32): in chunks, whose heads are released both
+/// by the pushbuffer and by the node before.
 fn upload_chain(p: &mut Pushbuffer) {
     write(p, 0, &root(&[decrements(1)]));
     let nodes = [
@@ -311,7 +311,7 @@ fn a_chain_runs_each_node_once_a_replay() {
                 .iter()
                 .all(|l| l.kind == LaunchKind::User)
         );
-        // Now the replay before it is complete, and no other.
+        // Now the previous replay is complete, and no other.
         let before: Vec<_> = told.graphs.iter().map(|g| g.replay).collect();
         assert_eq!(before, Vec::from_iter(replay.checked_sub(1)));
     }
@@ -378,7 +378,7 @@ fn a_qmd_rewritten_within_a_replay_runs_in_its_new_form() {
 const TABLE: u64 = 0x7f4f_5000_0000;
 const EDGES: u64 = 0x7f4f_5100_0000;
 
-/// Two branches, 2 and 3, each with a kernel of the driver's behind it, 4 and 5, that lead to 6 by the table.
+/// Writes two branches, 2 and 3, each with a kernel of the driver's behind it, 4 and 5, which lead to 6 by the table.
 fn upload_fork(p: &mut Pushbuffer, own: u64) {
     write(p, 2, &node(2, &[schedules(4)]));
     write(p, 3, &node(3, &[schedules(5)]));
@@ -431,7 +431,7 @@ fn a_table_that_does_not_name_the_kernel_is_none() {
     let ran: Vec<_> = told.ran().iter().map(|r| r.0).collect();
     assert_eq!(ran, [1, 2, 4, 3, 5]);
     let kinds: Vec<_> = told.launches.iter().map(|l| l.kind).collect();
-    // libcuda's, by its bank, and not the program's: it reserves nothing.
+    // The kernel is libcuda's, by its bank, and not the program's: it reserves no shared memory.
     assert_eq!(kinds[2], LaunchKind::Driver);
     assert_eq!(kinds[4], LaunchKind::DriverGraph);
 }
@@ -466,7 +466,7 @@ fn parts_on_two_channels_are_one_replay() {
     for replay in 0..3 {
         let told = b.submit(1, |p| pcas(p, 0, SCHEDULE));
         assert_eq!(told.replays(), [Some(replay); 3]);
-        // One branch has reached 6: the other is still to come, whatever else comes before.
+        // One branch has reached 6: the other is still to come, whatever comes in between.
         let told = b.submit(1, |p| pcas(p, 9, 0));
         assert_eq!(told.graphs, []);
         let told = b.submit(2, |p| pcas(p, 1, SCHEDULE));
@@ -475,7 +475,7 @@ fn parts_on_two_channels_are_one_replay() {
             (1, Scheduled, Some(3)),
             (3, ByGrid, Some(4)),
             (5, ByGrid, Some(5)),
-            // The last of the two branches starts it, on either channel.
+            // The last of the two branches starts 6, on either channel.
             (6, ByGrid, Some(6)),
         ];
         assert_eq!(told.ran(), expected);

@@ -30,7 +30,7 @@ const REDUCTIONS: [Reduction; 16] = [
     Reduction::Invalid,
 ];
 
-/// The operation that LAUNCH_DMA with `data` triggers: a transfer, a semaphore of its own, or nothing that moves bytes.
+/// Returns the operation that LAUNCH_DMA with `data` triggers: a transfer, a semaphore operation of its own, or one that moves no bytes.
 pub(in crate::decode) fn launch(sub: &Sub, data: u32, engine: Engine) -> Operation {
     let plan = &*sub.plan;
     let m2mf = plan.family == Family::MemoryToMemory;
@@ -103,7 +103,7 @@ fn transfer(
     let multi = plan.family == Family::MemoryToMemory || plan.bits(Bits::DmaMultiLine, data) != 0;
     let lines = if multi { sub.get(Reg::LineCount) } else { 1 };
     let remap = (plan.bits(Bits::DmaRemap, data) != 0).then(|| Remap::of(sub));
-    // With remapping LINE_LENGTH_IN counts elements.
+    // With remapping, LINE_LENGTH_IN counts elements.
     let element = remap.as_ref().map_or(1, |r| r.dst_bytes);
     let line_bytes = sub.get(Reg::LineLength).saturating_mul(element);
     let pitch_of = |bits| plan.bits(bits, data) != 0;
@@ -167,17 +167,17 @@ fn engine_of(engine: Engine) -> CopyEngine {
 
 /// The meaning of SET_REMAP_COMPONENTS.
 struct Remap {
-    /// Bytes of a destination element.
+    /// Length of a destination element, bytes.
     dst_bytes: u32,
     /// True if no component comes from the source.
     constant: bool,
-    /// The value of a constant element, component by component.
+    /// Value of a constant element, component by component.
     pattern: Vec<u32>,
 }
 
 impl Remap {
     fn of(sub: &Sub) -> Self {
-        // One layout in every copy class: DST_X..W in 2:0, 6:4, 10:8, 14:12; COMPONENT_SIZE 17:16; NUM_DST 25:24.
+        // The layout is the same in every copy class: DST_X..W in 2:0, 6:4, 10:8, 14:12; COMPONENT_SIZE 17:16; NUM_DST 25:24.
         let word = sub.get(Reg::RemapComponents);
         let components = (word >> 24 & 3) + 1;
         let size = (word >> 16 & 3) + 1;
@@ -199,7 +199,7 @@ impl Remap {
     }
 }
 
-/// Direction of a transfer, from the places of its addresses.
+/// Returns the direction of a transfer, from the places of its addresses.
 pub(in crate::decode) fn direction(src: Option<Place>, dst: Option<Place>) -> Option<Direction> {
     use Place::{Device, Host, Peer};
     Some(match (src?, dst?) {
@@ -211,7 +211,7 @@ pub(in crate::decode) fn direction(src: Option<Place>, dst: Option<Place>) -> Op
     })
 }
 
-/// The direction of a transfer whose block-linear sides are arrays, which are of the device.
+/// Returns the direction of a transfer whose block-linear sides are arrays, which are in the device's memory.
 fn with_arrays(way: Direction, mode: CopyMode) -> Direction {
     use Direction::{
         ArrayToArray, ArrayToDevice, ArrayToHost, DeviceToArray, DeviceToDevice, DeviceToHost,
@@ -227,13 +227,13 @@ fn with_arrays(way: Direction, mode: CopyMode) -> Direction {
     }
 }
 
-/// A side of a transfer: the place of its memory, where it is known.
+/// A side of a transfer: the place of its memory, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::decode) enum Side {
     At(Place),
-    /// Nothing of the driver's is mapped there in the process ([`Places::is_unmapped`](crate::decode::Places::is_unmapped)).
+    /// No mapping of the driver's in the process ([`Places::is_unmapped`](crate::decode::Places::is_unmapped)).
     Unmapped,
-    /// Addresses that a process of one GPU keeps free for its memory ([`Places::is_reserved`](crate::decode::Places::is_reserved)).
+    /// Addresses that a process with one GPU reserves for the GPU's memory ([`Places::is_reserved`](crate::decode::Places::is_reserved)).
     Reserved,
     Unknown,
 }
@@ -247,8 +247,9 @@ impl Side {
     }
 }
 
-/// Fills in the direction: from the places, as far as they tell it; else, for a transfer with a source, as libcuda has it copied
-/// (docs/decoding.md): by the mappings of the process, else by the runlist in the token, where no side contradicts it.
+/// Sets the direction of a copy. It comes from the places of both sides, as far as they tell it. Otherwise, for a transfer with a source,
+/// it follows libcuda's habits (docs/decoding.md): by the mappings of the process, or else by the runlist in the token, if neither side
+/// contradicts it.
 pub(in crate::decode) fn conclude(copy: &mut Copy, src: Side, dst: Side, token: Option<u32>) {
     let told = match (src.place(), dst.place()) {
         (Some(Place::Peer), _) | (_, Some(Place::Peer)) => Some(Direction::PeerToPeer),
@@ -267,8 +268,8 @@ pub(in crate::decode) fn conclude(copy: &mut Copy, src: Side, dst: Side, token: 
     (copy.direction, copy.direction_from) = (habit, habit.map(|_| Evidence::Habit));
 }
 
-/// The direction by what a process has mapped: what lies in no mapping is of the device where the other side is the host's (copies
-/// within the host are the processor's), and of the host where the other side is reserved for the device.
+/// Returns the direction by the mappings of a process. A side in no mapping is the device's if the other side is the host's (the processor
+/// makes copies within the host), and the host's if the other side is reserved for the device.
 fn by_mappings(src: Side, dst: Side) -> Option<Direction> {
     use Side::{At, Reserved, Unmapped};
     const HOST: Side = At(Place::Host);
@@ -281,7 +282,7 @@ fn by_mappings(src: Side, dst: Side) -> Option<Direction> {
     }
 }
 
-/// The direction for which libcuda uses a runlist on an H200, unless what is known of a side says otherwise.
+/// Returns the direction for which libcuda uses a runlist on an H200, unless the known facts about a side contradict it.
 fn by_runlist(src: Side, dst: Side, token: Option<u32>) -> Option<Direction> {
     let is_host = |side| side == Side::At(Place::Host);
     let is_device = |side| matches!(side, Side::At(Place::Device) | Side::Reserved);
@@ -310,7 +311,7 @@ mod tests {
             (CopyMode::BlockLinearToPitch, DeviceToHost, ArrayToHost),
             (CopyMode::BlockLinearToPitch, DeviceToDevice, ArrayToDevice),
             (CopyMode::BlockLinear, DeviceToDevice, ArrayToArray),
-            // Another GPU's is the greater news; the array is on the other side.
+            // That another GPU takes part is more important than the array on the other side.
             (CopyMode::BlockLinear, PeerToPeer, PeerToPeer),
             (CopyMode::PitchToBlockLinear, DeviceToHost, DeviceToHost),
         ] {

@@ -1,10 +1,9 @@
-//! The driver's own kernels, recognised by their form: memsets, copies within the device, and kernels that lead a CUDA
-//! graph on.
+//! The driver's own kernels, recognised by their form: memsets, copies within the device, and kernels that continue a CUDA graph.
 //!
 //! Measured with CUDA 13.0 and driver 580 on Hopper against CUPTI (docs/decoding.md has the evidence). A QMD of libcuda's without any
-//! shared memory is the driver's: every kernel that is compiled for Ampere and later has at least the 1 KiB that is
-//! reserved for the system. A client without CUDA may leave that out, and its kernels are the program's: libcuda's QMDs are told by a
-//! constant bank of its own. Arguments, block and grid together show what a driver's kernel does.
+//! shared memory is the driver's, because every kernel that is compiled for Ampere and later has at least the 1 KiB that is reserved for
+//! the system. A client without CUDA may leave that out; its kernels are the program's. libcuda's QMDs are recognised by a constant bank
+//! that only libcuda uses. Arguments, block and grid together show the effect of a driver's kernel.
 
 use crate::decode::{
     event::{LaunchKind, Moves},
@@ -19,7 +18,8 @@ use crate::wire::{
 
 /// First compute class whose kernels all have shared memory.
 const RESERVES_SHARED: u32 = 0xc6c0;
-/// The constant bank with tables of libcuda's own (64 KiB), which each of its QMDs with a program has, its own kernels' and the program's.
+/// The constant bank with libcuda's own tables (64 KiB). Every QMD of libcuda's that has a program has it, for libcuda's kernels and for
+/// the program's.
 const LIBCUDA_BANK: u32 = 7;
 /// Shared memory of a block that the system reserves since Ampere (CUDA: reservedSharedMemPerBlock), bytes.
 const RESERVED: u32 = 1024;
@@ -32,7 +32,7 @@ pub(in crate::decode) fn split_shared(class: u32, size: u32) -> (u32, u32) {
     }
 }
 
-/// Returns the origin of a kernel (the program or the driver), and the effect of a memset or copy of the driver's.
+/// Returns the origin of a kernel (the program or the driver), and the effect of a memset or copy by the driver.
 pub(in crate::decode) fn kind(class: u32, view: &View, args: &[u8]) -> (LaunchKind, Option<Moves>) {
     if view.null || view.grid.contains(&0) {
         return (LaunchKind::Companion, None);
@@ -55,7 +55,7 @@ pub(in crate::decode) fn kind(class: u32, view: &View, args: &[u8]) -> (LaunchKi
     }
 }
 
-/// Arguments as 64-bit words.
+/// Kernel arguments as 64-bit words.
 #[derive(Clone, Copy)]
 struct Words<'a>(&'a [u8]);
 
@@ -73,11 +73,11 @@ fn is_address(a: u64) -> bool {
     (0x1_0000..1 << 57).contains(&a)
 }
 
-/// {address, pattern of 32 bits, elements of a row, pitch}; one row: 512 threads of 16 bytes each; several: one block for
-/// each row.
+/// Recognises a memset by its arguments {address, pattern of 32 bits, elements of a row, pitch}. One row has 512 threads of 16 bytes each;
+/// several rows have one block each.
 fn memset(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
     let (dst, value, elements, pitch) = (args.at(0), args.at(1), args.at(2), args.at(3));
-    // The pattern has 32 bits; the word behind it is leftover memory.
+    // The pattern has 32 bits; the word behind it is left over from other use.
     if args.len() != 32 || !is_address(dst) || elements == 0 {
         return None;
     }
@@ -85,7 +85,7 @@ fn memset(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
         return None;
     }
     let threads = |row: u64| row.div_ceil(16).next_multiple_of(32).min(512);
-    // The widest element that fits: the driver writes as wide as address, pitch and length allow.
+    // The driver writes the widest element that address, pitch and length allow.
     let size = [4u64, 2, 1].into_iter().find(|size| {
         let row = elements.saturating_mul(*size);
         let aligned = dst.is_multiple_of(*size) && pitch.is_multiple_of(*size);
@@ -118,10 +118,10 @@ fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
     let one_row = block == [256, 1, 1] && grid[1..] == [1, 1];
     let blocks = u64::from(grid[0]);
     let bytes = match args.len() {
-        // Each block copies 4 KiB; more than 65,535 blocks are two rows or more (256 MiB on an H200: 32768x2).
+        // Each block copies 4 KiB. More than 65,535 blocks are arranged in two or more rows (256 MiB on an H200: 32768x2).
         16 if block == [256, 1, 1] && grid[2] == 1 => Some(blocks * u64::from(grid[1]) * 4096),
-        // One thread for each element: 4 bytes if everything is aligned to that, else single bytes. For small copies
-        // nothing in the launch tells a few aligned elements from as many bytes.
+        // One thread for each element: 4 bytes if everything is aligned to 4, else single bytes. For small copies, nothing in the launch
+        // distinguishes a few aligned elements from the same number of bytes.
         24 if one_row && blocks == args.at(2).div_ceil(256) => {
             let elements = args.at(2);
             if !(dst | src).is_multiple_of(4) {
@@ -132,14 +132,14 @@ fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
                 None
             }
         }
-        // Words of 4 bytes, and single bytes behind them.
+        // Words of 4 bytes, then single bytes.
         40 if one_row => {
             let (words, rest) = (args.at(3), args.at(4));
             let threads = words.saturating_add(rest);
             (blocks == threads.div_ceil(256)).then_some(())?;
             words.checked_mul(4).and_then(|n| n.checked_add(rest))
         }
-        // Rows: bytes of a row, number of rows, pitches.
+        // Arguments of a copy by rows: bytes of a row, number of rows, pitches.
         56 if block[1..] == [1, 1] => args.at(2).checked_mul(args.at(3)),
         _ => return None,
     };
@@ -151,8 +151,8 @@ fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
     })
 }
 
-/// A copy between linear memory of three dimensions: {dst, pitch, height}, {src, pitch, height}, bytes of a row; each row of the grid is
-/// one of the copy.
+/// Recognises a copy between three-dimensional linear memory by its arguments: {dst, pitch, height}, {src, pitch, height}, bytes of a row.
+/// Each row of the grid is one row of the copy.
 fn deep_copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
     let word = |i: usize| u32_at(args.0, i * 4).map(u64::from);
     let (dst, src) = (args.at(0), args.at(3));
@@ -174,8 +174,9 @@ fn deep_copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> 
     })
 }
 
-/// A copy from an array, to one or between two, by threads in squares of eight for an element of 4, 2 or 1 bytes each. {surface, -, address,
-/// x, bytes of a row, pitch, -, y, rows}, whichever way, or {surface, -, surface, -, bytes of a row, rows, ...}.
+/// Recognises a copy from an array, to an array or between two. Threads are in squares of eight, one for each element of 4, 2 or 1 bytes.
+/// The arguments are {surface, -, address, x, bytes of a row, pitch, -, y, rows} in both directions, or {surface, -, surface, -, bytes of a
+/// row, rows, ...}.
 fn array_copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
     let word = |i: usize| u32_at(args.0, i * 4);
     if args.len() != 40 || block != [8, 8, 1] || grid[2] != 1 || word(1)? != 0 {
@@ -201,16 +202,16 @@ fn array_copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves>
     })
 }
 
-/// A kernel of the driver that leads a graph on: it works on a table of the graph's parts in GPU memory.
+/// A kernel of the driver that continues a graph. It works on a table of the graph's parts in GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::decode) struct GraphKernel(pub(in crate::decode) GraphTable);
 
-/// Successor that an entry of the driver's graph table starts.
+/// A successor that an entry of the driver's graph table starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::decode) enum Successor {
-    /// A QMD, and how many entries lead to it: the last of them starts it.
+    /// A QMD, and the number of entries that lead to it: the last of them starts it.
     Qmd { entry: u32, address: u64, of: u32 },
-    /// A conditional node: the GPU decides.
+    /// A conditional node: the GPU decides what runs.
     Conditional,
 }
 
@@ -218,12 +219,12 @@ pub(in crate::decode) enum Successor {
 const MOST_SUCCESSORS: u32 = 4096;
 
 impl GraphKernel {
-    /// Tells whether a QMD may describe such a kernel: cheaper than reading the kernel's arguments for it.
+    /// Tells whether a QMD may describe a kernel that continues a graph, at less cost than reading the kernel's arguments.
     pub(in crate::decode) fn may_be(view: &View) -> bool {
         GraphTable::may_be_of(view.grid, view.block)
     }
 
-    /// Recognises such a kernel by `args`, and by the table's entry, which names this QMD as proof.
+    /// Recognises a kernel that continues a graph by `args`. The proof is the table's entry, which names this QMD.
     pub(in crate::decode) fn of(
         qmd: u64,
         view: &View,
@@ -236,7 +237,7 @@ impl GraphKernel {
         (entry.qmd == qmd).then_some(kernel)
     }
 
-    /// The successors of its entry.
+    /// Returns the successors of the kernel's entry.
     pub(in crate::decode) fn successors(self, shadow: &mut Shadow, space: Space) -> Vec<Successor> {
         let Some(own) = self.entry(self.0.index, shadow, space) else {
             return Vec::new();
@@ -289,8 +290,8 @@ mod tests {
         digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect()
     }
 
-    /// Copies of `tests/gpu/meaning/features.cu` on an H200, driver 580: 64 rows of 1,024 bytes to an array, 32 of 512 from one (from byte
-    /// 64 of row 3 on), 100 of 2,048 between two; ten layers of 20 rows of 500 bytes.
+    /// Test of copies of `tests/gpu/meaning/features.cu` on an H200, driver 580: 64 rows of 1,024 bytes to an array, 32 of 512 from one
+    /// (from byte 64 of row 3 on), 100 of 2,048 between two; ten layers of 20 rows of 500 bytes.
     #[test]
     fn copies_of_arrays_and_of_three_dimensions() {
         let to =
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(array([32, 8, 1], square, to), Some(65_536));
         assert_eq!(array([16, 4, 1], square, from), Some(16_384));
         assert_eq!(array([64, 13, 1], square, between), Some(204_800));
-        // Another grid than the copy's would need, another block, other arguments.
+        // A grid that does not fit the copy, another block, other arguments.
         for (grid, block, args) in [
             ([33, 8, 1], square, to),
             ([32, 9, 1], square, to),

@@ -14,14 +14,14 @@ use crate::wire::words::u32_at;
 
 /// Number of bytes at the start of inline data that an operation keeps.
 const HEAD: usize = 64;
-/// The most words that a macro may write (libcuda uses a kernel from 8 KiB on).
+/// The most words that a macro may write. (libcuda uses a kernel from 8 KiB on.)
 const MAX_FILL: u32 = 1 << 16;
 /// A NOP of Volta and later, without its scheduling bits.
 const NOP: [u8; 12] = [0x18, 0x79, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// The longest write whose content is examined, if it came in several runs.
 const MAX_LOOK: usize = 1 << 20;
 
-/// LAUNCH_DMA of a class that takes inline data.
+/// Begins an inline transfer by LAUNCH_DMA.
 pub(in crate::decode) fn begin(sub: &Sub, data: u32) -> Inline {
     let line_bytes = sub.get(Reg::LineLength);
     let lines = sub.get(Reg::LineCount);
@@ -31,7 +31,7 @@ pub(in crate::decode) fn begin(sub: &Sub, data: u32) -> Inline {
         lines,
         pitch: sub.get(Reg::PitchOut),
         linear: sub.plan.bits(Bits::DmaDstPitch, data) != 0,
-        // Every line begins with a word of its own.
+        // Every line begins with a new word.
         words: u64::from(line_bytes.div_ceil(4)) * u64::from(lines),
         taken: 0,
         missing: 0,
@@ -43,9 +43,9 @@ pub(in crate::decode) fn begin(sub: &Sub, data: u32) -> Inline {
     }
 }
 
-/// True where CALL_MME_DATA at `address` is of the macro that fetches data, as libcuda loads it: CALL_MME_DATA(1).
+/// Tells whether CALL_MME_DATA at `address` belongs to the macro that fetches data. libcuda loads that macro as number 1.
 pub(in crate::decode) const fn fetches(address: u16) -> bool {
-    // CALL_MME_MACRO(0) lies at 0x3800, and each pair of methods has 8 bytes.
+    // CALL_MME_MACRO(0) is at 0x3800, and each pair of methods takes 8 bytes.
     address >> 3 & 0xff == 1
 }
 
@@ -94,7 +94,7 @@ impl Inline {
                 .saturating_sub(at)
                 .min(now.len() as u64) as usize;
             let bytes = now.get(..len).unwrap_or(now);
-            // The bytes of a block-linear destination do not lie in a row at its address.
+            // The bytes of a block-linear destination are not consecutive at its address.
             if self.linear {
                 let line_at = self
                     .dst
@@ -107,8 +107,8 @@ impl Inline {
         }
     }
 
-    /// The driver's memset macro: CALL_MME_MACRO gave the number of words, and CALL_MME_DATA gives the word that the macro
-    /// then sends to LOAD_INLINE_DATA `count` times. True if this transfer waits for that.
+    /// Handles the driver's memset macro: CALL_MME_MACRO gave the number of words, and CALL_MME_DATA gives the word that the macro sends to
+    /// LOAD_INLINE_DATA `count` times. Returns whether this transfer waits for it.
     pub(in crate::decode) fn fill(
         &mut self,
         count: u32,
@@ -125,9 +125,9 @@ impl Inline {
         true
     }
 
-    /// The driver's macro that fetches data: CALL_MME_MACRO gave the upper half of an address, CALL_MME_DATA the lower half
-    /// and now the number of words, which the macro reads there and sends to LOAD_INLINE_DATA. True if this transfer waits
-    /// for that.
+    /// Handles the driver's macro that fetches data: CALL_MME_MACRO gave the upper half of an address, and CALL_MME_DATA the lower half and
+    /// now the number of words. The macro reads that many words there and sends them to LOAD_INLINE_DATA. Returns whether this transfer
+    /// waits for it.
     pub(in crate::decode) fn fetch(
         &mut self,
         upper: u32,
@@ -160,7 +160,7 @@ impl Inline {
         true
     }
 
-    /// `words` data words could not be read.
+    /// Skips `words` data words that could not be read.
     pub(in crate::decode) fn skip(&mut self, words: u32) {
         self.missing += u64::from(words);
         self.taken += u64::from(words);
@@ -171,7 +171,7 @@ impl Inline {
         self.taken >= self.words
     }
 
-    /// Way that the data comes to the engine.
+    /// Returns the way in which the data reaches the engine.
     const fn data(&self) -> InlineData {
         match (self.fill, self.fetched) {
             (Some(_), _) => InlineData::Fill,
@@ -181,7 +181,7 @@ impl Inline {
         }
     }
 
-    /// Bytes that were written, the missing ones included.
+    /// Returns the number of bytes written, including missing ones.
     fn bytes(&self) -> u64 {
         if self.complete() || self.data() == InlineData::Macro {
             u64::from(self.line_bytes) * u64::from(self.lines)
@@ -190,7 +190,7 @@ impl Inline {
         }
     }
 
-    /// The operation. `whole` is the data, if it came in one run.
+    /// Returns the operation. `whole` is the data, if it came in one run.
     pub(in crate::decode) fn finish(
         self,
         sub: &mut Sub,
@@ -205,7 +205,7 @@ impl Inline {
             let rows = u64::from(self.lines.saturating_sub(1)) * u64::from(self.pitch);
             shadow.forget_range(space, self.dst, rows + u64::from(self.line_bytes));
         } else if data == InlineData::Fetched {
-            // libcuda fetches the bytes of small copies alone.
+            // libcuda fetches only the bytes of small copies by this macro.
             content = Some(InlineContent::Data);
         } else if self.linear && self.lines == 1 && self.missing == 0 && self.complete() {
             let len = self.line_bytes as usize;
@@ -240,7 +240,7 @@ impl Inline {
     }
 }
 
-/// The content of inline data, by its form; docs/decoding.md gives the rules and their evidence.
+/// Returns the content of inline data, by its form; docs/decoding.md gives the rules and their evidence.
 fn classify(sub: &mut Sub, dst: u64, data: &[u8], alone: bool) -> Option<InlineContent> {
     let compute = if sub.plan.family == Family::Compute {
         sub.plan.class
@@ -265,14 +265,14 @@ fn classify(sub: &mut Sub, dst: u64, data: &[u8], alone: bool) -> Option<InlineC
     alone.then_some(InlineContent::Data)
 }
 
-/// SET_TEX_HEADER_POOL_A, the upper part of the pool's address, of compute and graphics classes; B, the lower one; C, the highest index.
+/// SET_TEX_HEADER_POOL_A of compute and graphics classes: the upper part of the pool's address. B is the lower part, C the highest index.
 const HEADER_POOL: u16 = 0x1574;
-/// Bytes of a texture header.
+/// Length of a texture header, bytes.
 const HEADER: u64 = 32;
-/// Place that libcuda has reserved for the pool, whose channels set it before a trace of a running process begins: its address, bytes.
+/// Address and length of the place that libcuda reserves for the pool. Channels set the pool before a trace of a running process begins.
 const LIBCUDA_POOL: (u64, u64) = (1 << 40, 64 << 20);
 
-/// True for whole texture headers in the pool that the channel uses, or that libcuda has.
+/// Tells whether a write consists of whole texture headers in the pool that the channel uses, or in libcuda's.
 pub(in crate::decode) fn is_in_header_pool(sub: &Sub, dst: u64, bytes: u64) -> bool {
     let [upper, lower, last] = [0, 4, 8].map(|i| u64::from(sub.at(HEADER_POOL + i)));
     let set = ((upper & 0x1ff_ffff) << 32 | lower, (last + 1) * HEADER);
@@ -286,7 +286,8 @@ pub(in crate::decode) fn is_in_header_pool(sub: &Sub, dst: u64, bytes: u64) -> b
         && offset.checked_add(bytes).is_some_and(|end| end <= len)
 }
 
-/// Tells whether data may be a QMD: 256-byte aligned, the size of a QMD, version bits that its class can have and dimensions that a grid can have.
+/// Tells whether data may be a QMD: 256-byte aligned, of a QMD's size, with version bits that its class can have and dimensions that a grid
+/// can have.
 fn is_qmd(class: u32, dst: u64, data: &[u8]) -> bool {
     if !dst.is_multiple_of(256) || (data.len() != 256 && data.len() != qmd::MAX_BYTES) {
         return false;
@@ -301,8 +302,8 @@ fn is_geometry(data: &[u8]) -> bool {
     (1..=1024).contains(&threads) && (3..6).all(|i| word(i) > 0)
 }
 
-/// Tells whether data may be code of Volta or later: instructions of 16 bytes in whole lines of 128 bytes, with a NOP among them (every kernel is
-/// padded with some).
+/// Tells whether data may be code of Volta or later: instructions of 16 bytes in whole lines of 128 bytes, with a NOP among them (every
+/// kernel is padded with NOPs).
 fn is_code(data: &[u8]) -> bool {
     data.len() >= 128 && data.len().is_multiple_of(128) && data.chunks_exact(16).any(is_nop)
 }
@@ -312,7 +313,7 @@ fn is_nop(instruction: &[u8]) -> bool {
     instruction.starts_with(&NOP)
 }
 
-/// A run of LOAD_CONSTANT_BUFFER: data words written to the selected constant buffer at its running offset.
+/// Handles a run of LOAD_CONSTANT_BUFFER: data words written to the selected constant buffer at its running offset.
 pub(in crate::decode) fn constants(
     sub: &mut Sub,
     data: &[u8],

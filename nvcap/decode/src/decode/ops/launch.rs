@@ -1,6 +1,5 @@
-//! Grid launches: from a QMD (carried inline, or at an address that the shadow knows) or from Fermi's registers to the
-//! program, its arguments, and whether the launch is the program's or the driver's. docs/decoding.md has the rules and
-//! their evidence.
+//! Grid launches: the program, its arguments, and whether the launch is the program's or the driver's. The input is a QMD (carried inline,
+//! or at an address that the shadow knows) or Fermi's registers. docs/decoding.md has the rules and their evidence.
 
 use crate::decode::{
     class_dispatch::Reg,
@@ -21,8 +20,8 @@ const MAX_ARGS: usize = 32 * 1024;
 /// The longest program that is looked up in the shadow.
 const MAX_PROGRAM: usize = 16 << 20;
 
-/// Offset of the arguments in constant bank 0. Before them is launch geometry, written by the driver for the kernel's own
-/// use. Hopper's offset is measured (captures/h200-mixed); the others are where disassembled kernels of these generations
+/// Returns the offset of the arguments in constant bank 0. Before them is launch geometry, which the driver writes for the kernel's own
+/// use. Hopper's offset is measured (captures/h200-mixed). The others are the offsets at which disassembled kernels of these generations
 /// read their first parameter.
 pub fn arguments_at(class: u32) -> u64 {
     match class {
@@ -34,13 +33,13 @@ pub fn arguments_at(class: u32) -> u64 {
     }
 }
 
-/// Offset of the kernel's own program in the driver's part of constant bank 0, whatever a profiler has put into the QMD: measured on
-/// Hopper with driver 580.
+/// Returns the offset of the kernel's own program in the driver's part of constant bank 0. It holds even if a profiler has put another
+/// program into the QMD. Measured on Hopper with driver 580.
 pub fn own_program_at(class: u32) -> Option<u64> {
     (class == 0xcbc0).then_some(0x118)
 }
 
-/// A launch of which nothing is known.
+/// Returns a launch of which nothing is known.
 pub(in crate::decode) fn unresolved(how: LaunchHow, address: Option<u64>) -> Launch {
     Launch {
         kind: LaunchKind::Unresolved,
@@ -78,12 +77,12 @@ pub(in crate::decode) fn unresolved(how: LaunchHow, address: Option<u64>) -> Lau
 pub(in crate::decode) struct Reader {
     /// The compute class.
     pub class: u32,
-    /// SET_PROGRAM_REGION, to which programs of old layouts are relative.
+    /// Value of SET_PROGRAM_REGION, to which program addresses of old layouts are relative.
     region: u64,
 }
 
 impl Reader {
-    /// From the class and registers of a subchannel.
+    /// Takes the context from the class and registers of a subchannel.
     pub(in crate::decode) fn of(sub: &Sub) -> Self {
         Self {
             class: sub.plan.class,
@@ -91,7 +90,7 @@ impl Reader {
         }
     }
 
-    /// The QMD at an address, if the shadow knows it.
+    /// Returns the view of the QMD at an address, if the shadow knows it.
     pub(in crate::decode) fn view(
         self,
         address: u64,
@@ -111,7 +110,7 @@ impl Reader {
         read(address, shadow, space, |qmd| Needs::of(self.class, qmd))
     }
 
-    /// A launch of the QMD at an address.
+    /// Returns a launch of the QMD at an address.
     pub(in crate::decode) fn launch(
         self,
         how: LaunchHow,
@@ -125,7 +124,7 @@ impl Reader {
         }
     }
 
-    /// A launch of the QMD at an address that has been read.
+    /// Returns a launch of a QMD at an address, whose view has already been read.
     pub(in crate::decode) fn launch_of(
         self,
         how: LaunchHow,
@@ -137,7 +136,7 @@ impl Reader {
         of_view(self, how, Some(address), view, shadow, space)
     }
 
-    /// The arguments of the launch that a QMD describes, as far as their writes were seen.
+    /// Returns the arguments of the launch that a QMD describes, as far as their writes were seen.
     pub(in crate::decode) fn arguments(
         self,
         view: &View,
@@ -150,7 +149,7 @@ impl Reader {
 }
 
 impl Reader {
-    /// The program that another, `named`, stands in for.
+    /// Returns the kernel's own program, if `named` is a stand-in for it.
     fn own_program(
         self,
         view: &View,
@@ -170,7 +169,7 @@ impl Reader {
     }
 }
 
-/// Applies `of` to the QMD at an address, which is long or short, if the shadow knows it.
+/// Applies `of` to the QMD at an address, of the long or the short size, if the shadow knows it.
 fn read<T>(
     address: u64,
     shadow: &mut Shadow,
@@ -185,7 +184,7 @@ fn read<T>(
     })
 }
 
-/// A launch whose QMD came inline.
+/// Returns a launch whose QMD came inline.
 pub(in crate::decode) fn inline(
     sub: &Sub,
     shadow: &mut Shadow,
@@ -203,7 +202,7 @@ pub(in crate::decode) fn inline(
         .unwrap_or_else(|| unresolved(how, Some(address)))
 }
 
-/// A launch by a QMD that the pushbuffer carries. Of the 384 bytes of a QMD since Hopper, only 256 may be sent: the others
+/// Returns a launch by a QMD that the pushbuffer carries. Of the 384 bytes of a QMD since Hopper, sometimes only 256 are sent: the others
 /// are for the hardware.
 fn carried(
     sub: &Sub,
@@ -231,8 +230,8 @@ fn carried(
 /// The most words of a macro call that are searched for a launch.
 const MAX_MACRO: usize = 160;
 
-/// Takes one more word for a macro: a launch, if the words end with a QMD and its address before it. Graphics drivers have
-/// such macros; the macro itself is not run, so the form alone decides.
+/// Takes one more word for a macro. Returns a launch if the words end with a QMD preceded by its address. Graphics drivers have such
+/// macros. The macro itself is not run, so the form alone decides.
 pub(in crate::decode) fn by_macro(
     sub: &mut Sub,
     data: u32,
@@ -279,8 +278,8 @@ fn of_view(
         0
     };
     let named = region.wrapping_add(view.program.0);
-    // Under CUPTI the program of every QMD is one of CUPTI's. The kernel's own is fetched beforehand, and its address lies in the
-    // driver's part of the constants, where CUPTI's program finds it.
+    // Under CUPTI the program of every QMD is one of CUPTI's. The kernel's own program is prefetched, and its address is in the driver's
+    // part of the constants, where CUPTI's program finds it.
     let own = reader.own_program(&view, named, shadow, space);
     let (program, stand_in) = match own {
         Some(own) => (own, Some(GpuVa(named))),
@@ -320,13 +319,13 @@ fn of_view(
     }
 }
 
-/// A NOP of Volta and later, its low half.
+/// Low half of a NOP of Volta and later.
 const NOP: u64 = 0x7918;
 /// Low 12 bits of BRA.
 const BRA: u64 = 0x947;
 
-/// Bytes of the program, if its upload was seen: the upload's length if it was uploaded by itself, else up to its end,
-/// which is a branch to itself with padding behind it.
+/// Returns the length of the program, bytes, if its upload was seen. A program uploaded by itself has the upload's length. Otherwise it
+/// ends at a branch to itself with padding behind it.
 pub(in crate::decode) fn program_bytes(
     program: u64,
     shadow: &mut Shadow,
@@ -359,9 +358,9 @@ pub(in crate::decode) fn program_bytes(
     (known > 0).then_some(known as u64)
 }
 
-/// The arguments: the last write to their place in constant bank 0, unless the launch geometry before them was written
-/// later (then this kernel has none). If they were a write of their own, its length is theirs; else they extend to the end
-/// of the write of the whole bank, or of the bank.
+/// Returns the arguments: the last write to their place in constant bank 0. If the launch geometry before them was written later, this
+/// kernel has no arguments. If the arguments were a write of their own, they have its length; otherwise they extend to the end of the write
+/// of the whole bank, or of the bank.
 fn arguments(
     class: u32,
     bank: u64,
@@ -388,7 +387,7 @@ fn arguments(
     shadow.read(space, GpuVa(at), &mut args).then_some(args)
 }
 
-/// LAUNCH of Fermi: everything is in registers.
+/// Returns a launch by Fermi's LAUNCH, whose parameters are all in registers.
 pub(in crate::decode) fn fermi(sub: &Sub, shadow: &mut Shadow, space: Space) -> Launch {
     let raster = sub.get(Reg::CtaRasterA);
     let threads = sub.get(Reg::CtaThreadA);

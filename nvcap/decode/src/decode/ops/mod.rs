@@ -1,6 +1,6 @@
-//! Operations, one file for each kind: from the values of a subchannel's methods to the command that they give the GPU.
+//! Operations, one file for each kind: they turn the values of a subchannel's methods into the command that they give the GPU.
 //!
-//! Everything here reads registers and data words; the decoder decides the order of events.
+//! This module only reads registers and data words; the decoder decides the order of events.
 
 pub(super) mod copy;
 pub(super) mod driver_kernels;

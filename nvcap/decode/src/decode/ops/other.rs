@@ -8,7 +8,7 @@ use crate::decode::{
 };
 use crate::wire::GpuVa;
 
-/// A wait or cache operation that consists of one method.
+/// Returns a wait or cache operation that consists of one method.
 pub(in crate::decode) fn barrier(sub: &Sub, address: u16, data: u32) -> Operation {
     Operation::Barrier(Barrier {
         what: sub.plan.name(address),
@@ -19,7 +19,7 @@ pub(in crate::decode) fn barrier(sub: &Sub, address: u16, data: u32) -> Operatio
     })
 }
 
-/// MEM_OP_D (Pascal and later) or MEM_OP_B (before); `None` if the method is only an operand.
+/// Returns the operation of MEM_OP_D (Pascal and later) or MEM_OP_B (before Pascal); `None` if the method is only an operand.
 pub(in crate::decode) fn mem_op(sub: &Sub, address: u16, data: u32) -> Option<Operation> {
     let late = sub.plan.has(Bits::MemOpDOperation);
     if late == (address == sub.plan.reg(Reg::MemOpB)) {
@@ -56,7 +56,7 @@ pub(in crate::decode) fn mem_op(sub: &Sub, address: u16, data: u32) -> Option<Op
     }))
 }
 
-/// An operation of the channel that touches no memory.
+/// Returns an operation of the channel that touches no memory.
 pub(in crate::decode) fn host_op(sub: &Sub, address: u16, data: u32) -> Operation {
     Operation::Host(HostOp {
         what: sub.plan.name(address),
@@ -64,7 +64,7 @@ pub(in crate::decode) fn host_op(sub: &Sub, address: u16, data: u32) -> Operatio
     })
 }
 
-/// A draw, clear or blit.
+/// Returns a draw, clear or blit.
 pub(in crate::decode) fn draw(sub: &Sub, address: u16, data: u32) -> Operation {
     let method = classes::method(sub.plan.class, address);
     let count = method.and_then(|m| m.field("COUNT")).map(|f| f.value(data));
@@ -77,7 +77,7 @@ pub(in crate::decode) fn draw(sub: &Sub, address: u16, data: u32) -> Operation {
     })
 }
 
-/// EXECUTE of a Falcon engine.
+/// Returns the operation of EXECUTE of a Falcon engine.
 pub(in crate::decode) fn video(sub: &Sub, address: u16, data: u32) -> Operation {
     Operation::Video(Video {
         what: sub.plan.name(address),

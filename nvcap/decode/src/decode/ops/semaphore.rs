@@ -1,4 +1,4 @@
-//! Semaphores: of the channel itself, of compute and 3D, of inline transfers and of the Falcon engines.
+//! Semaphore operations: of the channel itself, of compute and 3D, of inline transfers and of the Falcon engines.
 
 use crate::decode::{
     class_dispatch::{Bits, Reg},
@@ -7,7 +7,7 @@ use crate::decode::{
 };
 use crate::wire::GpuVa;
 
-/// REDUCTION of SEM_EXECUTE, by value.
+/// Operations of the field REDUCTION of SEM_EXECUTE, by value.
 const HOST_REDUCTIONS: [Reduction; 8] = [
     Reduction::IMin,
     Reduction::IMax,
@@ -18,7 +18,7 @@ const HOST_REDUCTIONS: [Reduction; 8] = [
     Reduction::Inc,
     Reduction::Dec,
 ];
-/// REDUCTION of SEMAPHORED, by value.
+/// Operations of the field REDUCTION of SEMAPHORED, by value.
 const OLD_HOST_REDUCTIONS: [Reduction; 8] = [
     Reduction::Min,
     Reduction::Max,
@@ -29,7 +29,7 @@ const OLD_HOST_REDUCTIONS: [Reduction; 8] = [
     Reduction::Inc,
     Reduction::Dec,
 ];
-/// RED_* of the report semaphores, by value.
+/// Operations of the fields RED_* of the report semaphores, by value.
 const ENGINE_REDUCTIONS: [Reduction; 8] = [
     Reduction::Add,
     Reduction::Min,
@@ -47,12 +47,12 @@ fn reduction_of(all: &[Reduction; 8], value: u32) -> Reduction {
         .unwrap_or(Reduction::Invalid)
 }
 
-/// SEM_EXECUTE (Volta and later).
+/// Returns the operation of SEM_EXECUTE (Volta and later).
 pub(in crate::decode) fn host(sub: &Sub, data: u32) -> Semaphore {
     let action = match data & 7 {
         0 => SemaphoreAction::AcquireEqual,
         1 => SemaphoreAction::Release,
-        // Strictly greater or equal, and its circular form, which wraps.
+        // The plain comparison, and its circular form, which takes wrapping into account.
         2 | 3 => SemaphoreAction::AcquireGreaterEqual,
         4 => SemaphoreAction::AcquireAnd,
         5 => SemaphoreAction::AcquireNor,
@@ -76,7 +76,7 @@ pub(in crate::decode) fn host(sub: &Sub, data: u32) -> Semaphore {
     }
 }
 
-/// SEMAPHORED (before Volta; still named up to Hopper).
+/// Returns the operation of SEMAPHORED (before Volta; headers name it up to Hopper).
 pub(in crate::decode) fn old_host(sub: &Sub, data: u32) -> Semaphore {
     let action = match data & 0x1f {
         0x01 => SemaphoreAction::AcquireEqual,
@@ -96,7 +96,7 @@ pub(in crate::decode) fn old_host(sub: &Sub, data: u32) -> Semaphore {
         ),
         payload: u64::from(sub.get(Reg::SemaphoreC)),
         wide: false,
-        // A release of 16 bytes carries the time.
+        // A release of 16 bytes includes the time.
         timestamp: release && data >> 24 & 1 == 0,
         reduction: (action == SemaphoreAction::Reduction)
             .then(|| reduction_of(&OLD_HOST_REDUCTIONS, data >> 27 & 15)),
@@ -106,7 +106,7 @@ pub(in crate::decode) fn old_host(sub: &Sub, data: u32) -> Semaphore {
     }
 }
 
-/// OPERATION of the report semaphores; `greater` is COMPARISON GE.
+/// Returns the action for the field OPERATION of the report semaphores; `greater` is true if COMPARISON is GE.
 fn report_action(operation: u32, reduction: bool, greater: bool) -> SemaphoreAction {
     match operation {
         0 if reduction => SemaphoreAction::Reduction,
@@ -117,7 +117,7 @@ fn report_action(operation: u32, reduction: bool, greater: bool) -> SemaphoreAct
     }
 }
 
-/// SET_REPORT_SEMAPHORE_D of compute and 3D.
+/// Returns the operation of SET_REPORT_SEMAPHORE_D of compute and 3D.
 pub(in crate::decode) fn report(sub: &Sub, data: u32) -> Semaphore {
     let plan = &*sub.plan;
     let reduction = plan.bits(Bits::ReportReduction, data) != 0;
@@ -138,7 +138,7 @@ pub(in crate::decode) fn report(sub: &Sub, data: u32) -> Semaphore {
     }
 }
 
-/// REPORT_SEMAPHORE_EXECUTE of compute and 3D (Ampere and later).
+/// Returns the operation of REPORT_SEMAPHORE_EXECUTE of compute and 3D (Ampere and later).
 pub(in crate::decode) fn report_execute(sub: &Sub, data: u32) -> Semaphore {
     let plan = &*sub.plan;
     let reduction = plan.bits(Bits::ExecuteReduction, data) != 0;
@@ -168,11 +168,11 @@ pub(in crate::decode) fn report_execute(sub: &Sub, data: u32) -> Semaphore {
     }
 }
 
-/// SEMAPHORE_D of the Falcon engines (video, SEC2).
+/// Returns the operation of SEMAPHORE_D of the Falcon engines (video, SEC2).
 pub(in crate::decode) fn falcon(sub: &Sub, data: u32) -> Semaphore {
     let plan = &*sub.plan;
     let wide = plan.bits(Bits::FalconPayload64, data) != 0;
-    // A payload of 32 bits is in SEMAPHORE_C, if the class has that.
+    // A payload of 32 bits is in SEMAPHORE_C, if the class has that method.
     let (low, high) = match (wide, plan.reg(Reg::FalconC)) {
         (true, _) => (sub.get(Reg::DmaPayload), sub.get(Reg::DmaPayloadUpper)),
         (false, u16::MAX) => (sub.get(Reg::DmaPayload), 0),
@@ -188,7 +188,7 @@ pub(in crate::decode) fn falcon(sub: &Sub, data: u32) -> Semaphore {
         address: sub.address(Reg::DmaSemaphoreUpper, Reg::DmaSemaphore),
         payload: u64::from(low) | u64::from(high) << 32,
         wide,
-        // Video classes: a structure of four words (FOUR = 1) includes the time; SEC2 has a bit for it.
+        // In video classes, a structure of four words (FOUR = 1) includes the time; SEC2 has a bit for it.
         timestamp: plan.bits(Bits::FalconTimestamp, data) != 0
             || plan.bits(Bits::FalconStructSize, data) == 1,
         reduction: None,
@@ -197,7 +197,7 @@ pub(in crate::decode) fn falcon(sub: &Sub, data: u32) -> Semaphore {
     }
 }
 
-/// The semaphore that an inline transfer releases when it is done (COMPLETION_TYPE RELEASE_SEMAPHORE).
+/// Returns the semaphore that an inline transfer releases when it is done (COMPLETION_TYPE RELEASE_SEMAPHORE).
 pub(in crate::decode) fn inline(sub: &Sub, launch: u32) -> Option<Semaphore> {
     let plan = &*sub.plan;
     (plan.bits(Bits::DmaCompletion, launch) == 2).then(|| Semaphore {

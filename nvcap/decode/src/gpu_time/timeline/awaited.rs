@@ -4,15 +4,16 @@ use super::asked::Asked;
 use super::{Clock, MOST_ERROR_NS, Noted, Place, TimeSources, Timeline, Value, Words};
 use crate::decode::event::GpuTime;
 
-/// Entries behind one that are looked at: what runs after it tells that it has ended, where its own stamp was overwritten before it was read.
+/// Number of entries behind one that are examined. A later entry that runs shows that this one has ended, even if its own stamp was
+/// overwritten before it was read.
 const LATER: usize = 4;
-/// Time of reading behind the end of the last entry after which the next entry's stamp would have been seen, ns.
+/// Time of reading, after the end of the last entry, by which the next entry's stamp would have been seen, ns.
 const SEEN_NS: u64 = 10_000_000;
-/// Time of reading behind the end of an entry after which nothing more is seen of it, ns. Later its semaphores may have other numbers, and the clocks
-/// another difference.
+/// Time of reading, after the end of an entry, by which everything about it has been seen, ns. Later its semaphores may have other numbers,
+/// and the clocks another difference.
 const SETTLED_NS: u64 = 1_000_000_000;
 
-/// Sources of what was seen of an entry.
+/// Sources of the facts that were seen about an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
     pub pid: u32,
@@ -23,18 +24,18 @@ pub(crate) struct Seen<'a> {
     pub reads: u64,
 }
 
-/// End of an entry, as its own semaphores tell it.
+/// End of an entry, by its own semaphores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// The entry tells no times.
+    /// The entry has nothing that tells its times.
     Nothing,
     NotYet,
-    /// Time at which that was seen, ns.
+    /// Time at which the end was seen, ns.
     At(u64),
 }
 
 impl Seen<'_> {
-    /// Returns when a semaphore was seen that had reached a number which an entry writes, ns.
+    /// Returns the time at which a semaphore was seen to have reached a number that an entry writes, ns.
     fn reached(self, of: &Noted, value: Value) -> Option<u64> {
         let stamp = self.words.reached(self.pid, value)?;
         (stamp.seen_ns >= of.not_before()).then_some(stamp.seen_ns)
@@ -60,7 +61,7 @@ impl Seen<'_> {
         told(ends.fold(stamped, |last, end| Some(last?.max(end?))))
     }
 
-    /// Returns when an entry's stamp was seen, ns: those before it have ended.
+    /// Returns the time at which an entry's stamp was seen, ns. All earlier entries have then ended.
     fn begun(self, of: &Noted) -> Option<u64> {
         let (stamp, _) = of.unit.stamp?;
         self.reached(of, stamp)
@@ -68,14 +69,14 @@ impl Seen<'_> {
 }
 
 impl Timeline {
-    /// Returns when one of the first entries from a place on was seen to have begun, ns.
+    /// Returns the time at which one of the first entries from a place on was seen to have begun, ns.
     fn later(&self, from: usize, seen: Seen<'_>) -> Option<u64> {
         let mut later = self.noted.range(from.min(self.noted.len())..).take(LATER);
         later.find_map(|n| seen.begun(n))
     }
 
-    /// Tells whether more may be seen of the times of a submission's entries, which are noted: the last one that tells times has not ended, nor has
-    /// one behind it begun.
+    /// Tells whether further times of a submission's entries, which are noted, may be seen: the last entry that tells times has not ended,
+    /// and no later entry has begun.
     pub(crate) fn awaits(&mut self, position: u64, entries: usize, seen: Seen<'_>) -> bool {
         let asked = self.asked.filter(|a| a.position == position);
         if asked.is_some_and(|a| a.reads == seen.reads) {
@@ -108,7 +109,8 @@ impl Timeline {
         is_awaited
     }
 
-    /// Returns the latest time of the GPU at which the last entry of a submission that tells times may have ended, ns; `None` where no end was seen.
+    /// Returns the latest time of the GPU at which the last entry of a submission that tells times may have ended, ns; `None` if no end was
+    /// seen.
     pub(crate) fn ended_by(
         &self,
         position: u64,
@@ -128,7 +130,7 @@ impl Timeline {
         let mut ends = { self.noted.range(first..behind).rev() }.map(|n| seen.ended(n));
         let seen_ns = match ends.find(|end| *end != Told::Nothing) {
             Some(Told::At(ended)) => Some(ended),
-            // The next one's stamp tells it.
+            // The next entry's stamp shows the end.
             Some(Told::NotYet) => self.later(behind, seen),
             Some(Told::Nothing) | None => None,
         };
@@ -140,7 +142,8 @@ impl Timeline {
         settled.max(latest)
     }
 
-    /// Takes the times of the first entries that ended so long ago that nothing more is seen of them: they wait for their turn.
+    /// Settles the times of the first entries that ended so long ago that nothing more is seen of them. The times are kept until the
+    /// entries' turn.
     pub(crate) fn settle<'a>(&mut self, seen: Seen<'a>, sources: impl Fn(u64) -> TimeSources<'a>) {
         while let Some(front) = self.noted.front() {
             let ended = match seen.ended(front) {

@@ -6,11 +6,11 @@ use crate::gpu_time::unit::Unit;
 use crate::gpu_time::words::Value;
 use crate::wire::GpuVa;
 
-/// The most semaphores that a channel's own entries release; beyond that the channel is taken to wait for others.
+/// The most semaphores that a channel's own entries release. Beyond that, the channel is taken to wait for others.
 const MOST_OWN: usize = 1 << 14;
 
-/// The newest number that this channel's entries release in each semaphore, up to the entry whose turn it is: a channel's entries
-/// run one after the other, so that a wait for such a number ends with an entry before.
+/// The newest number that this channel's entries release in each semaphore, up to the entry whose turn it is. A channel's entries run one
+/// after the other, so a wait for such a number ends with an earlier entry.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Own(HashMap<GpuVa, u32>);
 
@@ -25,7 +25,7 @@ impl Own {
         }
     }
 
-    /// Tells whether one of these entries releases a number that is waited for.
+    /// Tells whether one of these entries releases a number for which an entry waits.
     pub(super) fn releases(&self, value: Value) -> bool {
         let newest = self.0.get(&value.address);
         newest.is_some_and(|n| n.wrapping_sub(value.payload).cast_signed() >= 0)

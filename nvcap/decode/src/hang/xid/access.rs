@@ -1,4 +1,4 @@
-//! The access to memory that an Xid 31 tells of: address, kind, and the reason for which it failed.
+//! The memory access that an Xid 31 reports: its address and kind, and the reason why it failed.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ named! {
         Atomic = "atomic",
         /// A load ahead of its use.
         Prefetch = "prefetch",
-        /// A kind that is not known; the message has it.
+        /// An unknown kind; the message names it.
         Other = "other",
     }
 }
@@ -23,23 +23,23 @@ named! {
 /// A failed access to memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Address of the page, as the driver has it: the address within the page is not told.
+    /// Address of the page, which is all that the driver gives; the address within the page is not known.
     pub page: u64,
-    /// Its kind.
+    /// Kind of the access.
     pub kind: AccessKind,
-    /// The reason by the driver's name without `FAULT_`, such as PDE.
+    /// Reason by the driver's name without `FAULT_`, such as PDE.
     pub reason: String,
-    /// The unit of the GPU that made it, such as `GRAPHICS GPC10 GPCCLIENT_T1_5`.
+    /// Unit of the GPU that made the access, such as `GRAPHICS GPC10 GPCCLIENT_T1_5`.
     pub unit: String,
 }
 
 impl Xid {
-    /// The access to memory that the message tells of: `ENGINE GRAPHICS GPC10 GPCCLIENT_T1_5 faulted @ 0x725f_fb800000. Fault is of type
-    /// FAULT_PDE ACCESS_TYPE_VIRT_READ`.
+    /// Returns the memory access that the message reports: `ENGINE GRAPHICS GPC10 GPCCLIENT_T1_5 faulted @ 0x725f_fb800000. Fault is of
+    /// type FAULT_PDE ACCESS_TYPE_VIRT_READ`.
     #[must_use]
     pub fn access(&self) -> Option<Access> {
         let (before, after) = self.text.split_once(" faulted @ ")?;
-        // Behind a semicolon is the next message about the same fault.
+        // The next message about the same fault follows a semicolon.
         let after = after.split(';').next()?;
         let is_digit = |c: char| c.is_ascii_hexdigit() || c == '_';
         let number = after.strip_prefix("0x")?;
@@ -61,7 +61,7 @@ impl Xid {
 }
 
 impl Xid {
-    /// The exception of an SM that the message tells of: `Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Misaligned Address`.
+    /// Returns the exception of an SM that the message reports: `Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Misaligned Address`.
     #[must_use]
     pub fn exception(&self) -> Option<&str> {
         let (_, after) = self.text.split_once("SM Warp Exception on (")?;
@@ -72,7 +72,7 @@ impl Xid {
 }
 
 impl AccessKind {
-    /// The kind in the driver's name of an access, which older drivers write without `VIRT_`.
+    /// Reads the kind from the driver's name of an access, which older drivers write without `VIRT_`.
     fn of(name: &str) -> Self {
         let name = name.trim_start_matches("VIRT_").trim_start_matches("PHYS_");
         match name.split('_').next() {
@@ -155,7 +155,7 @@ mod tests {
             said(line).unwrap(),
             "a read of the page at 0x725ffb800000, where nothing is mapped"
         );
-        // Without VIRT_, as older drivers write it; a reason that is not known; a message that ends early.
+        // A name without VIRT_, as older drivers write it; an unknown reason; a message that ends early.
         for (text, wanted) in [
             (
                 "MMU Fault: ENGINE GRAPHICS faulted @ 0x1_00001000. Fault is of type FAULT_RO_VIOLATION ACCESS_TYPE_WRITE",

@@ -1,36 +1,36 @@
-//! Usual causes of the Xids that users meet, and where to look: for `nvcap explain xid`.
+//! Usual causes of the Xids that users meet, and the places to look at, for `nvcap explain xid`.
 //!
-//! Causes are those of NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors), in nvcap's own words; which of them a program has is for the
-//! tools named here to find.
+//! The causes are those of NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors), in nvcap's own words. The tools that are named here
+//! find out which of them applies to a program.
 
 use super::catalogue;
 
-/// Knowledge of a number.
+/// The facts about an Xid number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The number.
+    /// Xid number.
     pub code: u32,
-    /// NVIDIA's name.
+    /// NVIDIA's name for the number.
     pub symbol: &'static str,
-    /// A sentence on it.
+    /// Meaning, in one sentence.
     pub meaning: &'static str,
-    /// True if the error is about the GPU and so about every process that uses it.
+    /// True if the error is about the GPU, and so about every process that uses it.
     pub whole_gpu: bool,
-    /// Usual causes, where the table has them.
+    /// Usual causes, if the table has them.
     pub causes: Option<&'static str>,
     /// Places to look, and commands to type.
     pub look: Option<&'static str>,
 }
 
-/// The program's memory or its kernels, and who finds the line.
+/// Advice for errors of the program's memory or kernels: the tools that find the line.
 const SANITIZER: &str = "nvcap -- COMMAND names the kernel that had not ended; compute-sanitizer COMMAND names the line, and is much slower";
-/// The hardware, and who looks after it.
+/// Advice for errors of the hardware: the tools that show them, and the people to ask.
 const HARDWARE: &str = "nvidia-smi -q (ECC errors, remapped rows, retired pages); the host's provider, where it comes again";
-/// The bus or the power supply.
+/// Advice for errors of the bus or the power supply.
 const BUS: &str = "the host's log around it (PCIe errors, power, temperature); the GPU answers again after a reset or a reboot at best";
-/// The link to other GPUs.
+/// Advice for errors of the link to other GPUs.
 const LINK: &str = "nvidia-smi nvlink -e (errors of each link); the fabric manager's log";
-/// The driver's own firmware.
+/// Advice for errors of the driver's own firmware.
 const FIRMWARE: &str =
     "the kernel log before it; the driver's release notes; nvidia-bug-report.sh for NVIDIA";
 
@@ -135,7 +135,7 @@ const ADVICE: &[(u32, &str, &str)] = &[
     ),
 ];
 
-/// Returns what is known of a number; `None` where NVIDIA's catalogue does not have it.
+/// Returns the facts about a number; `None` if NVIDIA's catalogue does not have it.
 pub fn known(code: u32) -> Option<Known> {
     let row = catalogue::find(code)?;
     let advice = ADVICE.iter().find(|(number, ..)| *number == code);

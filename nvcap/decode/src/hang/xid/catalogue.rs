@@ -1,19 +1,19 @@
-//! NVIDIA's catalogue of Xids: numbers, names and how far each reaches.
+//! NVIDIA's catalogue of Xids: the numbers, their names, and whether each concerns the whole GPU.
 //!
 //! Numbers and names are those of the driver's header (`nverror.h` of NVIDIA/open-gpu-kernel-modules, 595.45.04, without
 //! `ROBUST_CHANNEL_`), and, where it has none, of NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors). The sentences are nvcap's own.
 
-/// One number.
+/// One number of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// The number.
+    /// Xid number.
     pub code: u32,
-    /// True if the error is about the GPU and so about every process that uses it, whoever the driver worked for when it was found; otherwise it is
-    /// about a channel or one process.
+    /// True if the error is about the GPU, and so about every process that uses it, no matter for which process the driver worked when it
+    /// found the error. False if it is about a channel or one process.
     pub whole_gpu: bool,
-    /// NVIDIA's name.
+    /// NVIDIA's name for the number.
     pub symbol: &'static str,
-    /// The sentence.
+    /// Meaning, in one sentence.
     pub meaning: &'static str,
 }
 
@@ -29,13 +29,13 @@ const fn row(code: u32, whole_gpu: bool, symbol: &'static str, meaning: &'static
     }
 }
 
-/// The row of a number, where the catalogue has it.
+/// Returns the row of a number, if the catalogue has it.
 pub(super) fn find(code: u32) -> Option<&'static Row> {
     let at = ROWS.binary_search_by_key(&code, |row| row.code).ok()?;
     ROWS.get(at)
 }
 
-/// All, by number.
+/// Rows of all numbers, in order.
 #[rustfmt::skip]
 pub(super) const ROWS: &[Row] = &[
     row(1, CHANNEL, "FIFO_ERROR_FIFO_METHOD", "an invalid or damaged pushbuffer, on old GPUs"),

@@ -18,7 +18,7 @@ fn held(sums: &EngineSums, pid: u32) -> Held {
         .unwrap_or_default()
 }
 
-/// All times of an engine add up to the time that was measured.
+/// Checks that all times of an engine add up to the measured time.
 fn adds_up(sums: &EngineSums) {
     let held: u64 = sums.holders.values().map(|h| h.resident_ns).sum();
     let all = held + sums.switch_ns + sums.nobody_ns + sums.unknown_ns;
@@ -27,7 +27,7 @@ fn adds_up(sums: &EngineSums) {
 
 #[test]
 fn slices_switches_and_what_lasts() {
-    // Process 1 has it before; 2 has it at the end.
+    // Process 1 had the engine before; 2 has it at the end.
     let residence = of(&[
         (Tag::END, 1, 1_100),
         (Tag::BEGIN, 2, 1_185),
@@ -141,8 +141,8 @@ fn sums_of_very_many_holders_are_bounded() {
     assert_eq!(held(sums, 7).resident_ns, 50);
 }
 
-/// As many MIG instances as a file can name, and as many losses and ends as a record can tell: each would be looked at some ten
-/// thousand million times.
+/// Test of as many MIG instances as a file can name, and of as many losses and ends as a record can have. Looking at each instance for each
+/// of them would take some ten thousand million looks.
 #[test]
 fn losses_and_ends_do_not_look_at_all_engines() {
     let mut residence = Residence::new(0);
@@ -239,7 +239,7 @@ fn times_that_go_back_take_nothing_away() {
     adds_up(&of(&records).sums(0)[0]);
 }
 
-/// A record of a process of instance 1, or of another user's context 5, whose instance the driver does not tell.
+/// Makes a record of a process of instance 1, or of another user's context 5, whose instance the driver does not report.
 fn of_mig(tag: Tag, is_placed: bool, time_ns: u64) -> Switch {
     let instance = Some(Instance {
         gpu: 1,
@@ -265,16 +265,16 @@ fn records_without_an_instance_make_no_engine_beside_instances() {
     for (tag, is_placed, time_ns) in [
         (Tag::BEGIN, true, 100),
         (Tag::BEGIN, false, 150),
-        // It may end the slice of no other engine.
+        // It cannot end the slice of another engine.
         (Tag::END, false, 180),
         (Tag::END, true, 300),
         (Tag::BEGIN, true, 400),
         (Tag::END, true, 600),
-        // On an engine that nobody had: on this one, or on another.
+        // It begins on an engine that nobody had: this one, or another.
         (Tag::BEGIN, false, 650),
         (Tag::END, false, 690),
         (Tag::BEGIN, true, 700),
-        // Of a slice that was not told: the process's, or another one's.
+        // It ends a slice that was not reported: the process's, or another one's.
         (Tag::END, false, 750),
         (Tag::END, true, 800),
         (Tag::BEGIN, true, 900),

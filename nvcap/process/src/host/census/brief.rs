@@ -1,7 +1,7 @@
-//! Counts processes that came and ended between two looks at `/proc`, where the kernel does not report processes that map memory of a GPU.
-//! Their existence is known by the process numbers that the kernel gave, and by looks that were made before they used a GPU. It is not
-//! known whether they used one, so they are counted. Where the driver's modules count their open files, a process that lived while no file
-//! was opened is not counted: it used none.
+//! Count of processes that came and ended between two looks at `/proc`, used if the kernel does not report processes that map memory of a
+//! GPU. Their existence is known from the process numbers that the kernel gave, and from looks that were made before they could use a GPU.
+//! Whether they used one is not known, so they are counted. If the driver's modules count their open files, a process during whose life no
+//! file was opened is not counted, because it used no GPU.
 
 use std::{
     collections::BTreeMap,
@@ -11,11 +11,11 @@ use std::{
 use crate::host::choice::Choice;
 use nvcap_decode::record::Identity;
 
-/// Age from which a process is not brief: by then it was looked at often enough.
+/// Age from which a process is no longer brief: by then it was looked at often enough.
 const BRIEF: Duration = Duration::from_secs(1);
 /// Age up to which a new process may still become another user's (`sudo`, `setpriv`).
 const SETTLED: Duration = Duration::from_millis(20);
-/// Longest time between two polls in which the counts of the driver's modules can be trusted: in a longer time a process may have used a
+/// Longest time between two polls over which the counts of the driver's modules can be trusted. In a longer time, a process may have used a
 /// GPU and ended unseen.
 const LONG: Duration = Duration::from_millis(50);
 
@@ -31,7 +31,7 @@ struct Brief {
 }
 
 impl Brief {
-    /// True if the process may be a chosen one. A process's name changes when it executes a program, so that only the filter by user
+    /// Tells whether the process may be a chosen one. A process's name changes when it executes a program, so only the filter by user
     /// counts.
     fn is_meant(&self, choice: &Choice) -> bool {
         let of_users = Choice {
@@ -44,15 +44,15 @@ impl Brief {
     }
 }
 
-/// Processes that came and ended unseen, and the brief processes that may yet do so.
+/// Processes that came and ended unseen, and the brief processes that still may.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
-    /// Processes that are brief until now, by id.
+    /// Processes that have been brief so far, by id.
     brief: BTreeMap<u32, Brief>,
-    /// Changes of the modules' counts.
+    /// Number of changes of the modules' counts.
     opens: u64,
     polled: Option<Instant>,
-    /// Count of processes, and of numbers that were given to processes or threads.
+    /// Count of unseen processes, and of numbers that were given to unseen processes or threads.
     count: u64,
     told: u64,
 }
@@ -63,7 +63,7 @@ impl Unseen {
         self.opens
     }
 
-    /// Takes note of a poll of the modules' counts; with `changed`, a file of the driver's may have been opened since the last poll. Tells
+    /// Records a poll of the modules' counts. With `changed`, a file of the driver's may have been opened since the last poll. Returns
     /// whether a process that came and ended since the last poll may have used a GPU.
     pub(super) fn polled(&mut self, changed: bool, now: Instant) -> bool {
         self.opens += u64::from(changed);
@@ -71,14 +71,14 @@ impl Unseen {
         changed || now.saturating_duration_since(before) >= LONG
     }
 
-    /// Counts numbers of processes or threads that are gone.
+    /// Adds to the count the numbers of processes or threads that are gone.
     pub(super) fn gone(&mut self, numbers: u64) {
         self.count += numbers;
     }
 
     /// Adds a process that was born since the last poll and has not been looked into.
     pub(super) fn born(&mut self, pid: u32, now: Instant) {
-        // What was opened since the last poll it may have opened.
+        // It may have opened any file that was opened since the last poll.
         let opens = self.opens.saturating_sub(1);
         self.brief.entry(pid).or_insert(Brief {
             born: now,
@@ -87,12 +87,12 @@ impl Unseen {
         });
     }
 
-    /// The ids of the brief processes.
+    /// Returns the ids of the brief processes.
     pub(super) fn brief(&self) -> Vec<u32> {
         self.brief.keys().copied().collect()
     }
 
-    /// Takes note that a process was looked into and is not known to use a GPU. `opens`: the number of changes of the modules' counts at
+    /// Records that a process was looked into and is not known to use a GPU. `opens` is the number of changes of the modules' counts at
     /// that look.
     pub(super) fn looked(&mut self, pid: u32, opens: u64) {
         if let Some(it) = self.brief.get_mut(&pid) {
@@ -100,7 +100,7 @@ impl Unseen {
         }
     }
 
-    /// Takes note of a process's user.
+    /// Records a process's user.
     pub(super) fn is_of(&mut self, pid: u32, uid: Option<u32>, user: Option<String>, now: Instant) {
         let who = Identity {
             uid,
@@ -117,7 +117,7 @@ impl Unseen {
         self.brief.remove(&pid);
     }
 
-    /// Takes note that a process has ended. If it was brief, no look has seen it use a GPU.
+    /// Records that a process has ended. If it was brief, no look has seen it use a GPU.
     pub(super) fn ended(&mut self, pid: u32, choice: &Choice) {
         if let Some(it) = self.brief.remove(&pid) {
             self.count += u64::from(self.opens > it.opens && it.is_meant(choice));
@@ -130,7 +130,7 @@ impl Unseen {
         self.brief.retain(|_, it| age(it) < BRIEF);
     }
 
-    /// Returns the number of processes as a text, each time that the number has doubled since the last text.
+    /// Returns the count as a text, each time that it has doubled since the last text.
     pub(super) fn said(&mut self) -> Option<String> {
         if self.count == 0 || self.count < 2 * self.told {
             return None;
@@ -157,7 +157,7 @@ fn said(count: u64) -> String {
     )
 }
 
-/// Reason why coming and ending processes are not known, where `/proc` does not tell the last number.
+/// Reason why short-lived processes are not known if `/proc` does not give the last process number.
 pub(super) const NO_NUMBERS: &str = "/proc has no loadavg (it is mounted with subset=pid), so that it is not known whether processes came \
                                      and ended between two looks at it; run nvcap as root or with cap_perfmon, to whom the kernel tells of \
                                      each that uses a GPU";
@@ -170,7 +170,7 @@ mod tests {
         begun + Duration::from_millis(ms)
     }
 
-    /// Tests that processes which were there while nobody opened a file of the driver's are not counted.
+    /// Test that processes which lived while nobody opened a file of the driver's are not counted.
     #[test]
     fn who_may_have_used_a_gpu_is_counted() {
         let begun = Instant::now();
@@ -215,7 +215,7 @@ mod tests {
         );
     }
 
-    /// A process that has lived for a while was looked at often enough; who was told of is none of them.
+    /// Test that a process which has lived for a while, and was looked at often enough, is not counted, nor one that was reported.
     #[test]
     fn who_is_no_longer_brief_is_not_counted() {
         let begun = Instant::now();
@@ -234,7 +234,7 @@ mod tests {
         assert!(unseen.said().unwrap().starts_with("1 process"));
     }
 
-    /// A filter leaves out another user's; one that may become another user's counts.
+    /// Test of a filter that leaves out another user's process, and counts one that may become another user's.
     #[test]
     fn of_those_that_are_meant() {
         let begun = Instant::now();

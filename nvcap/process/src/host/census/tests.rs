@@ -1,4 +1,4 @@
-//! Tests of the census, against processes of their own.
+//! Tests of the census against processes that the tests start.
 
 use super::*;
 use nvcap_waiting::{self, Sleeper};
@@ -18,7 +18,7 @@ fn said(pid: u32) -> io::Result<Uses> {
     })
 }
 
-/// Rounds until something of these processes changes.
+/// Makes rounds until something changes for these processes.
 fn changes_of(census: &mut Census, pids: &[u32]) -> Vec<Change> {
     let mut all = Vec::new();
     nvcap_waiting::until("a round with a change", || {
@@ -44,7 +44,7 @@ fn processes_that_come_and_go() {
     };
     let mut census = Census::new(Host::new(std::path::Path::new("/")), choice);
     census.look_into = said;
-    // They are children of this one.
+    // The processes are children of this one.
     census.own = u32::MAX;
     let first = changes_of(&mut census, &[old.id(), other.id()]);
     assert!(
@@ -87,8 +87,8 @@ fn processes_that_come_and_go() {
     );
 }
 
-/// A process that is reported and then found by its number has come once. A process that ended before anything was read of it is reported as
-/// missed, unless it used other GPUs.
+/// Test that a process which is reported and then found by its number has come once. A process that ended before anything was read of it is
+/// reported as missed, unless it used other GPUs.
 #[test]
 fn processes_that_are_told_of() {
     let (long, mut short) = (Sleeper::start(), Sleeper::start());
@@ -137,7 +137,7 @@ fn processes_that_are_told_of() {
     assert!(changes.is_empty(), "{changes:?}");
 }
 
-/// A census of all processes, this one too, that looks into them with `look_into`.
+/// Makes a census of all processes, including this one, that looks into them with `look_into`.
 fn looking_with(look_into: fn(u32) -> io::Result<Uses>) -> Census {
     let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
     census.own = u32::MAX;
@@ -145,7 +145,7 @@ fn looking_with(look_into: fn(u32) -> io::Result<Uses>) -> Census {
     census
 }
 
-/// A process that has unmapped its memory before it was looked at may have submitted.
+/// Test that a process which unmapped its memory before it was looked at may have submitted.
 #[test]
 fn a_process_that_has_given_its_memory_up_may_have_submitted() {
     let child = Sleeper::start();
@@ -164,7 +164,7 @@ fn a_process_that_has_given_its_memory_up_may_have_submitted() {
     );
 }
 
-/// A process that maps all the time is looked at all the same, at the latest after some time.
+/// Test that a process which keeps mapping memory is looked at nevertheless, after some time at the latest.
 #[test]
 fn a_process_that_maps_all_the_time_is_looked_at() {
     let child = Sleeper::start();
@@ -188,11 +188,11 @@ fn a_process_that_maps_all_the_time_is_looked_at() {
     );
 }
 
-/// A process that may not be looked into, and that uses no GPU by the driver's answer, is not reported until the driver or the kernel tells
-/// that it uses one.
+/// Test that a process which may not be looked into, and uses no GPU by the driver's answer, is not reported until the driver or the kernel
+/// reports that it uses one.
 #[test]
 fn hidden_processes_that_use_none() {
-    /// Processes that the driver tells of.
+    /// Processes that the driver reports.
     static USERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
     let (asked, mapping) = (Sleeper::start(), Sleeper::start());
     let mut census = looking_with(|_| Err(io::ErrorKind::PermissionDenied.into()));
@@ -219,7 +219,7 @@ fn hidden_processes_that_use_none() {
     assert_eq!(of(&changes), [mapping.id()]);
 }
 
-/// Silence of the driver: a process that may not be looked into may use a GPU.
+/// Test of a driver that does not answer: a process that may not be looked into may use a GPU.
 #[test]
 fn hidden_processes_of_a_silent_driver() {
     let child = Sleeper::start();
@@ -228,7 +228,7 @@ fn hidden_processes_of_a_silent_driver() {
     assert!(census.round().iter().any(is_hidden));
 }
 
-/// Process that was hidden, may be looked into later, and uses no GPU: it is told of as gone.
+/// Test of a process that was hidden, may be looked into later, and uses no GPU: it is reported as gone.
 #[test]
 fn what_was_hidden_and_uses_none() {
     let child = Sleeper::start();

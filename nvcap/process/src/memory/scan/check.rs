@@ -1,5 +1,5 @@
-//! Checks whether memory is a ring. GP_GET and GP_PUT must be possible positions, and the entries before GP_PUT must be pushbuffer segments in
-//! mapped memory that parse as methods. Where a GPU address is not the process's (graphics clients), the entries must instead follow one
+//! Checks whether memory is a ring. GP_GET and GP_PUT must be possible positions, and the entries before GP_PUT must be pushbuffer segments
+//! in mapped memory that parse as methods. If GPU addresses are not the process's (graphics clients), the entries must instead follow one
 //! another as segments of a pushbuffer do.
 
 use super::found::{GP_GET, Target};
@@ -15,18 +15,18 @@ const CHECKED: u64 = 8;
 /// Number of bytes of a pushbuffer that are parsed.
 const PARSED: usize = 512;
 
-/// GP_GET and GP_PUT of a USERD, in one read.
+/// Returns GP_GET and GP_PUT of a USERD, in one read.
 pub fn get_put(memory: &impl ReadMemory, userd: u64) -> std::io::Result<(u32, u32)> {
     let both = memory.word(userd + GP_GET)?;
     Ok((both as u32, (both >> 32) as u32))
 }
 
-/// Fit of a ring to GP_GET and GP_PUT.
+/// Result of comparing a ring with GP_GET and GP_PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// The ring fits; with the state of the memory that its entries point to.
+    /// The ring fits; with the state of the memory to which its entries point.
     Yes(Target),
-    /// The ring fits as with `Yes`, but the entry behind GP_PUT continues the newest entry. Either the entry was written just now and is not
+    /// The ring fits as with `Yes`, but the entry behind GP_PUT continues the newest entry. Either that entry was just written and is not
     /// committed yet, or the memory is a piece from the middle of a ring.
     Continues(Target),
     /// The ring does not fit.
@@ -46,7 +46,7 @@ pub(super) fn settled(
         if !matches!(last, Fit::Continues(_)) {
             break;
         }
-        // Busy, it has moved on by the time of another read.
+        // A busy ring has moved on by the time of another read.
         let now = get_put(memory, userd).ok()?;
         if now == (get, put) {
             break;
@@ -56,7 +56,7 @@ pub(super) fn settled(
     Some((get, put, last))
 }
 
-/// Checks the entries before GP_PUT of a ring of `entries` at `ring`, and the memory that they point to.
+/// Checks the entries before GP_PUT of a ring of `entries` at `ring`, and the memory to which they point.
 pub(super) fn check(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -64,10 +64,10 @@ pub(super) fn check(
     entries: u32,
     put: u32,
 ) -> Fit {
-    // The entries before GP_PUT that do not go over the ring's end; with GP_PUT at 0 those at its end.
+    // The entries before GP_PUT that do not cross the ring's end; with GP_PUT at 0, those at the ring's end.
     let end = u64::from(if put == 0 { entries } else { put });
     let first = end.saturating_sub(CHECKED);
-    // And the one behind it, in the same read: reads cost more than bytes.
+    // The entry behind GP_PUT comes with the same read: reads cost more than bytes.
     let behind = end < u64::from(entries);
     let count = (end - first) as usize + usize::from(behind);
     let mut raw = [0; (CHECKED as usize + 1) * 8];
@@ -83,7 +83,7 @@ pub(super) fn check(
     for raw in entries.by_ref().take((end - first) as usize) {
         match entry::read(raw, 0) {
             EntryKind::Control { opcode, .. } if opcode <= 4 && raw != 0 => {}
-            // A ring that has not gone round yet begins with zeros where GP_PUT says it has entries: no ring.
+            // A ring that has not wrapped yet has entries up to GP_PUT. If these are zeros, it is no ring.
             EntryKind::Control { .. } => return Fit::No,
             EntryKind::Segment { address, len, .. } => {
                 let this = Extent {
@@ -112,7 +112,7 @@ pub(super) fn check(
             Target::Readable
         }
     } else if mapped == 0 && row >= 2 {
-        // Nothing of it is mapped: three that follow one another are no accident.
+        // None of the memory is mapped. Three entries that follow one another are no accident.
         Target::Elsewhere
     } else {
         return Fit::No;
@@ -141,7 +141,7 @@ pub(super) fn begins_here(memory: &impl ReadMemory, places: &Places<'_>, ring: u
     }
 }
 
-/// Range that a segment entry points to.
+/// Range to which a segment entry points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     address: u64,
@@ -159,15 +159,15 @@ impl Extent {
         }
     }
 
-    /// Tells whether the second range lies right behind the first, as a pushbuffer is filled: with room for padding, and for the memory that
-    /// another channel took in between.
+    /// Tells whether the second range follows the first as in filling a pushbuffer: with room for padding, and for memory that another
+    /// channel took in between.
     pub(super) fn is_followed_by(self, second: Self) -> bool {
         let end = self.address + self.len;
         second.address >= end && second.address - end < 0x1_0000
     }
 }
 
-/// Tells whether the bytes at `address` parse as methods, as far as they are looked at.
+/// Tells whether the bytes at `address` parse as methods, as far as they are examined.
 fn parses(memory: &impl ReadMemory, address: u64, len: u32) -> bool {
     let mut bytes = vec![0; (len as usize).min(PARSED)];
     if memory.read_bytes(address, &mut bytes).is_err() {
@@ -176,7 +176,7 @@ fn parses(memory: &impl ReadMemory, address: u64, len: u32) -> bool {
     is_methods(&bytes, len as usize)
 }
 
-/// Tells whether these bytes, the first of `len`, parse as methods, as far as they are looked at.
+/// Tells whether these bytes, the first of `len`, parse as methods, as far as they are examined.
 pub fn is_methods(bytes: &[u8], len: usize) -> bool {
     let bytes = bytes.get(..PARSED).unwrap_or(bytes);
     let whole = bytes.len() == len;
@@ -187,7 +187,7 @@ pub fn is_methods(bytes: &[u8], len: usize) -> bool {
         match item {
             Item::Run(_) => runs += 1,
             Item::Control(..) | Item::Skipped { .. } => {}
-            // The last method may go on behind what was looked at.
+            // The last method may continue behind the examined bytes.
             Item::Stop(..) if !whole => break,
             Item::Stop(..) => return false,
         }

@@ -1,4 +1,4 @@
-//! Result of a search: rings, each with what was proven of it and what was assumed.
+//! Result of a search: rings, each with the proven and the assumed facts about it.
 
 use nvcap_decode::record::{At, Channel, ChannelId, CpuVa, Origin};
 
@@ -8,11 +8,11 @@ pub const GP_GET: u64 = 0x88;
 /// A ring that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundRing {
-    /// GPU by device file minor number, where it is known.
+    /// GPU by device file minor number, if known.
     pub gpu: Option<u32>,
     /// Address of the ring.
     pub ring: u64,
-    /// Entries.
+    /// Number of entries.
     pub entries: u32,
     /// Address of USERD.
     pub userd: u64,
@@ -27,7 +27,7 @@ pub struct FoundRing {
 }
 
 impl FoundRing {
-    /// Returns the ring as a channel, with the facts that are known of it.
+    /// Returns the ring as a channel, with its known facts.
     #[must_use]
     pub fn channel(&self, at: At, id: ChannelId) -> Channel {
         Channel {
@@ -44,14 +44,14 @@ impl FoundRing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// libcuda's habit.
+    /// libcuda's usual place.
     #[default]
     Habit,
-    /// The same place as with another channel of the process.
+    /// The same place as for another channel of the process.
     Alike,
-    /// Found by a search.
+    /// A search.
     Sought,
-    /// Named by the user.
+    /// The user, who named it.
     Given,
 }
 
@@ -59,16 +59,16 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Size {
-    /// Size of libcuda's habit, which fits: USERD lies right behind the ring.
+    /// The size that libcuda usually uses, which fits: USERD lies right behind the ring.
     #[default]
     Habit,
-    /// Proven size: the ring has gone round, and its last entry is followed by its first.
+    /// Proven size: the ring has wrapped, and its last entry is followed by its first.
     Wrapped,
     /// Assumed size: all the room there is, a power of two.
     Room,
 }
 
-/// State of the memory that the entries point to.
+/// State of the memory to which the entries point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -80,28 +80,27 @@ pub enum Target {
     /// Memory that is mapped and readable, but does not parse: it was overwritten since, or is no
     /// pushbuffer.
     Readable,
-    /// Addresses that are not the process's. It is known only that entries follow one another as those of
-    /// a pushbuffer.
+    /// Addresses that are not the process's. It is only known that the entries follow one another like those of a pushbuffer.
     Elsewhere,
 }
 
-/// Evidence for a found channel: what was proven and what was assumed.
+/// Evidence for a found channel: the proven and the assumed facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize)]
 pub struct Proof {
-    /// The ring's place.
+    /// Evidence for the ring's place.
     pub place: Place,
-    /// The ring's size.
+    /// Evidence for the ring's size.
     pub size: Size,
-    /// State of the memory that the entries point to.
+    /// State of the memory to which the entries point.
     pub target: Target,
     /// True if GP_GET or GP_PUT was seen moving.
     pub moved: bool,
 }
 
-/// Amount of memory that is looked at.
+/// Amount of memory that is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Effort {
-    /// libcuda's habit alone.
+    /// Only libcuda's usual places.
     Habit,
     /// Also every page of mappings of up to 8 MiB.
     #[default]
@@ -113,8 +112,8 @@ pub enum Effort {
 /// Result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    /// The rings, by address of USERD.
+    /// Rings, by address of USERD.
     pub found: Vec<FoundRing>,
-    /// Notes of omissions and of what could not be resolved, in words.
+    /// Notes, in words, on omissions and on parts that could not be resolved.
     pub notes: Vec<String>,
 }

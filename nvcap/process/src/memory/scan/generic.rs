@@ -1,12 +1,12 @@
 //! Search for rings at any place, for programs that do not put them where libcuda does.
 //!
-//! First USERD is searched for: an aligned word of two possible ring positions at +0x88, at the start of every page of the
-//! GPU memory mappings, and then around each hit (graphics clients lay USERDs of 512 bytes side by side). Then its ring is
-//! searched for: at the same distance as with the process's other channels; else in the pages around it; else in system
-//! memory that nvidiactl mapped. The ring's own structure decides: a run of segments must end at GP_PUT. Behind GP_PUT
-//! there must be nothing, or the oldest entry, which does not continue the newest.
+//! First the search looks for USERD: an aligned word of two possible ring positions at +0x88, at the start of every page of the GPU memory
+//! mappings, and then around each hit (graphics clients lay USERDs of 512 bytes side by side). Then it looks for the USERD's ring: at the
+//! same distance as with the process's other channels, else in the pages around it, else in system memory that nvidiactl mapped. The ring's
+//! own structure decides: a run of segments must end at GP_PUT. Behind GP_PUT there must be nothing, or the oldest entry, which does not
+//! continue the newest.
 //!
-//! The search knows nothing of habits. The number of its reads is bounded, and a note says when the bound was reached.
+//! The search assumes no usual places. The number of its reads is limited, and a note says when the limit was reached.
 
 use super::{
     check::{Extent, Fit, begins_here, check, get_put, settled},
@@ -21,18 +21,18 @@ use nvcap_decode::wire::entry;
 const PAGE: u64 = 0x1000;
 /// Size of USERD.
 const USERD_SIZE: u64 = 0x200;
-/// The most entries of a ring. Larger numbers are no positions: the largest ring measured has 32768 entries.
+/// The most entries of a ring. Larger numbers are no positions: the largest measured ring has 32768 entries.
 const MOST_ENTRIES: u32 = 1 << 16;
-/// Smallest ring looked for.
+/// The least entries of a ring that is looked for.
 const LEAST_ENTRIES: u32 = 64;
-/// Size of mapping up to which every 512 bytes are looked at, bytes.
+/// Size of a mapping up to which every 512 bytes are examined, bytes.
 const SMALL: u64 = 256 << 10;
 /// Number of places without a USERD that ends a row of USERDs.
 const ROW_END: u32 = 8;
-/// Pages before and behind a USERD in which its ring is looked for.
+/// Number of pages before and behind a USERD in which its ring is looked for.
 const NEAR: u64 = 64;
 
-/// Number of reads that may still be made, so that a process with unusual mappings costs no more than a moment.
+/// Number of reads that may still be made. It ensures that a process with unusual mappings costs only a moment.
 struct Budget {
     gpu: u32,
     system: u32,
@@ -43,7 +43,7 @@ impl Budget {
     fn of(effort: Effort) -> Self {
         let (gpu, system) = match effort {
             Effort::Habit => (0, 0),
-            // 6 us each: 25 ms at most; system memory is under 1 us.
+            // 6 us each: 25 ms at most; reads of system memory take less than 1 us.
             Effort::Usual => (4096, 32768),
             Effort::Thorough => (1 << 18, 1 << 20),
         };
@@ -76,7 +76,7 @@ impl Budget {
     }
 }
 
-/// Adds the rings in `areas` to `search`. Each area has its GPU with it.
+/// Adds the rings in `areas` to `search`. Each area comes with its GPU.
 pub(super) fn add_rings(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -140,7 +140,7 @@ pub(super) fn add_rings(
             None => without.push(candidate),
         }
     }
-    // A word that only looks like two positions is no news; several side by side are channels.
+    // A single word that looks like two positions proves nothing; several side by side are channels.
     if without.len() > 1 {
         search.notes.push(format!(
             "{} places look like USERD (the first at {:#x}: GP_GET {}, GP_PUT {}), but no ring fits them: their rings are \
@@ -169,13 +169,13 @@ fn cut_short(effort: Effort) -> &'static str {
     }
 }
 
-/// True for two possible ring positions, not both zero: two zeros prove nothing.
+/// Tells whether a word holds two possible ring positions that are not both zero; two zeros prove nothing.
 fn is_userd(memory: &impl ReadMemory, at: u64) -> bool {
     get_put(memory, at)
         .is_ok_and(|(get, put)| get < MOST_ENTRIES && put < MOST_ENTRIES && (get, put) != (0, 0))
 }
 
-/// Looks before and behind each hit: USERDs come in rows.
+/// Searches before and behind each hit, because USERDs come in rows.
 fn rows(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -271,7 +271,7 @@ impl Candidate {
         None
     }
 
-    /// The ring that begins at `ring`, if there is one.
+    /// Returns the ring that begins at `ring`, if there is one.
     fn at(
         &self,
         memory: &impl ReadMemory,
@@ -287,7 +287,7 @@ impl Candidate {
         if self.put == 0 {
             return self.just_round(memory, places, ring, room, place);
         }
-        // One read decides most places: the newest entry.
+        // One read decides most places: that of the newest entry.
         word(memory, ring + 8 * u64::from(self.put - 1)).and_then(Extent::of)?;
         let fits = |_: u32, put: u32| {
             if put == 0 || put >= room {
@@ -297,7 +297,7 @@ impl Candidate {
         };
         let (get, put, target) = match settled(memory, self.userd, fits)? {
             (get, put, Fit::Yes(target)) => (get, put, target),
-            // Where another channel's ring lies as far from its USERD, this is one too.
+            // If another channel's ring has the same distance from its USERD, this is a ring, too.
             (get, put, Fit::Continues(target))
                 if place == Place::Alike && begins_here(memory, places, ring) =>
             {
@@ -305,7 +305,7 @@ impl Candidate {
             }
             _ => return None,
         };
-        // One entry that only points to memory proves little.
+        // A single entry that merely points to memory proves little.
         if target == Target::Readable && put < 3 {
             return None;
         }
@@ -316,7 +316,7 @@ impl Candidate {
         Some(now.found(ring, entries, place, size, target))
     }
 
-    /// Finds a ring whose GP_PUT is 0: the newest entry is then the ring's last, whose place must be tried.
+    /// Finds a ring whose GP_PUT is 0. The newest entry is then the ring's last, whose place must be guessed.
     fn just_round(
         &self,
         memory: &impl ReadMemory,
@@ -367,8 +367,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the number of entries that a ring at `ring` can have, a power of two: it reaches up to its USERD or to the
-    /// mapping's end.
+    /// Returns the number of entries that a ring at `ring` can have, a power of two: it extends up to its USERD or to the mapping's end.
     fn room(&self, places: &Places<'_>, ring: u64) -> Option<u32> {
         let area = places.at(ring)?;
         let end = if ring < self.userd && self.userd < area.end {
@@ -380,7 +379,7 @@ impl Candidate {
         (entries > 0).then(|| 1 << entries.ilog2())
     }
 
-    /// The ring's size. It is proven where the ring has gone round: its last entry is then followed by its first.
+    /// Returns the ring's size. It is proven if the ring has wrapped: its last entry is then followed by its first.
     fn size(&self, memory: &impl ReadMemory, ring: u64, room: u32, round: bool) -> (u32, Size) {
         if !round {
             return (room, Size::Room);
@@ -409,7 +408,7 @@ fn word(memory: &impl ReadMemory, at: u64) -> Option<u64> {
     memory.word(at).ok()
 }
 
-/// The entry at `index`, and the entry behind it where the ring has room for one.
+/// Returns the entry at `index`, and the entry behind it if the ring has room for one.
 fn pair(memory: &impl ReadMemory, ring: u64, index: u32, room: u32) -> Option<(u64, Option<u64>)> {
     let at = ring + 8 * u64::from(index);
     if index + 1 >= room {

@@ -1,4 +1,5 @@
-//! Place of libcuda's rings: slots of 0x3000 bytes in a mapping of /dev/nvidiaN, the ring of 1024 entries at +0, USERD at +0x2000.
+//! Search at the places of libcuda's rings: slots of 0x3000 bytes in a mapping of /dev/nvidiaN, with the ring of 1024 entries at +0, and
+//! USERD at +0x2000.
 
 use super::{
     check::{Fit, begins_here, check, settled},
@@ -11,14 +12,14 @@ use crate::procfs::mem::ReadMemory;
 pub const SLOT: u64 = 0x3000;
 /// Offset of USERD in a slot.
 pub const USERD: u64 = 0x2000;
-/// Ring entries of a slot.
+/// Number of ring entries in a slot.
 pub const ENTRIES: u32 = 1024;
 /// Largest mapping known to hold libcuda's slots, bytes.
 const LARGEST: u64 = 64 << 20;
 /// Number of unused slots in a row that ends the search.
 const UNUSED: u32 = 24;
 
-/// Tells whether a mapping is of a size to hold slots.
+/// Tells whether a mapping has a size that can hold slots.
 pub(super) fn has_room(area: &Area) -> bool {
     (SLOT..=LARGEST).contains(&(area.end - area.start))
 }
@@ -49,7 +50,7 @@ impl FoundRing {
     }
 }
 
-/// The rings of one mapping that lie where libcuda puts them.
+/// Returns the rings of one mapping that are at libcuda's usual places.
 pub(super) fn rings(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -68,8 +69,8 @@ pub(super) fn rings(
         }) {
             let used = match fit {
                 Fit::Yes(target) if target != Target::Elsewhere => Some(target),
-                // A process that was stopped between writing an entry and committing it; or a pushbuffer that has just
-                // room for the ring's entries, so that the oldest lies behind the newest. No ring goes on before this one.
+                // Either the process was stopped between writing an entry and committing it, or the pushbuffer has just enough room for the
+                // ring's entries, so that the oldest lies behind the newest. No ring continues before this one.
                 Fit::Continues(target)
                     if target != Target::Elsewhere && begins_here(memory, places, at) =>
                 {
@@ -91,7 +92,7 @@ pub(super) fn rings(
         }
         is_used
     });
-    // With both positions 0 it is the entries alone that speak for it: not enough where nothing else does.
+    // With both positions 0, only the entries support it, which is not enough if nothing else does.
     if found.iter().any(|f| f.used && (f.get, f.put) != (0, 0)) {
         found
     } else {

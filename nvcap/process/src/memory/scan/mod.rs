@@ -1,13 +1,13 @@
 //! Channels of a process whose beginning was not seen. Their rings and USERDs are found in the process's mappings, by their
 //! structure.
 //!
-//! A channel is believed when GP_GET and GP_PUT are possible positions and the ring's entries before GP_PUT are pushbuffer
-//! segments (`check`). The search looks first where libcuda puts its rings (`libcuda`), then at every place where a USERD can lie
-//! (`generic`). The [`Proof`] of each ring says what was proven and what was assumed.
+//! A channel is accepted if GP_GET and GP_PUT are possible positions and the ring's entries before GP_PUT are pushbuffer segments
+//! (`check`). The search covers first the places where libcuda puts its rings (`libcuda`), then every place at which a USERD can lie
+//! (`generic`). The [`Proof`] of each ring lists the proven and the assumed facts.
 //!
-//! A read of GPU memory through /proc/PID/mem costs microseconds whatever its size, and more by the byte. So the search makes one
-//! aligned read of 8 bytes a candidate, and never reads a page. Doorbell pages are never read: any mapping that could be one is
-//! left out.
+//! A read of GPU memory through /proc/PID/mem costs microseconds whatever its size, and more per byte. The search therefore makes one
+//! aligned read of 8 bytes for each candidate, and never reads a page. Doorbell pages are never read: any mapping that could be one is left
+//! out.
 
 mod check;
 mod found;
@@ -26,14 +26,14 @@ pub use found::{FoundRing, GP_GET, Place, Proof, Search, Size, Target};
 pub use libcuda::walk as walk_slots;
 pub use libcuda::{ENTRIES, SLOT, USERD};
 
-/// The GPU whose memory is mapped here and may be read. A doorbell page must not be read; a graphics client's doorbell page is
-/// known by its shape alone.
+/// Returns the GPU whose memory is mapped here and may be read. A doorbell page must not be read, and a graphics client's doorbell page is
+/// recognised only by its shape.
 fn gpu_memory(area: &Area) -> Option<u32> {
     let gpu = area.gpu()?;
     (area.read && area.write && !area.is_doorbell_shape()).then_some(gpu)
 }
 
-/// The mappings that may hold libcuda's slots, each with its GPU.
+/// Returns the mappings that may hold libcuda's slots, each with its GPU.
 pub fn with_slots(areas: &[Area]) -> impl Iterator<Item = (&Area, u32)> {
     let with_room = areas.iter().filter(|a| libcuda::has_room(a));
     with_room.filter_map(|a| Some((a, gpu_memory(a)?)))

@@ -22,7 +22,7 @@ fn libcudas_slots_cost_little() {
         && f.proof.target == Target::Parses
         && f.proof.place == Place::Habit));
     assert_eq!(found.notes, Vec::<String>::new());
-    // By the costs measured on an H200: 5.4 us a read of GPU memory and 26 ns a byte.
+    // By the costs measured on an H200: 5.4 us for a read of GPU memory and 26 ns for each byte.
     let us = memory.gpu_cost_us();
     assert!(us < 5_000.0, "{us} us");
     let habit = FakeMemory::cuda();
@@ -70,8 +70,8 @@ fn rings_at_any_place() {
                 .collect::<Vec<_>>(),
             "{apart:#x} {entries}"
         );
-        // Those that went round show their size; of the first the room is all that is known. (One with both
-        // positions at 0 is not found: any zeros look like that.)
+        // Rings that have wrapped show their size; for the first, only the room is known. (A ring with both positions at 0 is not found,
+        // because any zeros look like that.)
         assert_eq!(
             (found[1].entries, found[1].proof.size),
             (entries, Size::Wrapped)
@@ -86,7 +86,7 @@ fn rings_at_any_place() {
 
 #[test]
 fn a_pushbuffer_that_just_holds_the_rings_entries_is_no_reason_to_doubt() {
-    // 2 MiB of pushbuffer and entries of 2048 bytes: the oldest entry's bytes lie right behind the newest's.
+    // With 2 MiB of pushbuffer and entries of 2048 bytes, the oldest entry's bytes lie right behind the newest's.
     let mut memory = FakeMemory::cuda();
     memory.submit_many(Ring::slot(0), 2);
     let mut words = vec![0x2001_8000, 0xc8b5];

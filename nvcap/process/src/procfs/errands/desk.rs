@@ -1,4 +1,4 @@
-//! An errand and its desk: the memory that tells the errand what to read, and that receives the bytes.
+//! An errand and its desk: the memory that tells the errand what to read, and in which it returns the bytes.
 
 use std::fs::File;
 use std::io;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use super::ids;
 use crate::procfs::stat::Stat;
 
-/// Time between two checks whether an errand waits in the kernel.
+/// Interval at which it is checked whether an errand waits in the kernel.
 const LOOK: Duration = Duration::from_millis(5);
-/// Longest wait for the end of an errand that is not needed any more.
+/// Longest wait for the end of an errand that is no longer needed.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// The most ranges that one errand reads, and the most bytes of them.
+/// The most ranges that one errand reads, and their most bytes together.
 pub(super) const MOST_RANGES: usize = 256;
 pub(super) const MOST_BYTES: usize = 256 << 10;
-/// Bytes of an errand's stack.
+/// Size of an errand's stack, bytes.
 const STACK: usize = 64 << 10;
 
 /// States of a desk.
@@ -26,28 +26,28 @@ const ASKED: u32 = 1;
 const DONE: u32 = 2;
 /// The errand is to end.
 const QUIT: u32 = 3;
-/// The reading thread does not wait for the errand any more.
+/// The reading thread no longer waits for the errand.
 const LEFT: u32 = 4;
 /// The errand has come back after it was left alone, and ends.
 const BACK: u32 = 5;
 
-/// Memory that tells an errand what to read, and receives the answer.
+/// Memory that tells an errand what to read, and in which it answers.
 #[repr(C)]
 struct Desk {
     state: AtomicU32,
-    /// The errand's id, which the kernel clears at the errand's end.
+    /// Id of the errand, which the kernel clears at the errand's end.
     tid: AtomicU32,
-    /// Bytes read, or the negative number of an error.
+    /// Number of bytes read, or the negative number of an error.
     answer: AtomicI64,
-    /// nvcap's id, while nvcap lives.
+    /// Process id of nvcap, while nvcap lives.
     parent: u32,
-    /// Thread whose memory is read by `process_vm_readv`; 0 where the file is read.
+    /// Thread whose memory is read by `process_vm_readv`; 0 if the file is read.
     thread: AtomicU32,
     /// nvcap's descriptor of the file.
     file: AtomicU32,
     /// Place in the file; all ones for the file's current position.
     offset: AtomicU64,
-    /// Number of ranges, and sum of their bytes.
+    /// Number of ranges, and the sum of their bytes.
     ranges: AtomicU32,
     bytes: AtomicU32,
     range: [libc::iovec; MOST_RANGES],
@@ -66,8 +66,7 @@ impl Desk {
 /// Memory to read: addresses and lengths.
 pub(super) type Range = (u64, usize);
 
-/// Source of a read: memory of a thread's process; a file at its current position; the file of a process's memory, at a
-/// place.
+/// Source of a read: memory of a thread's process, a file at its current position, or the file of a process's memory at a place.
 pub(super) enum Asked<'a> {
     Thread(u32, &'a [Range]),
     File(&'a File),
@@ -82,7 +81,7 @@ pub(super) enum Asked<'a> {
 #[cfg(target_arch = "x86_64")]
 unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     let answer: isize;
-    // SAFETY: the kernel's convention: it changes rcx, r11, rax and what the arguments point to.
+    // SAFETY: by the kernel's convention, it changes rcx, r11, rax and the memory to which the arguments point.
     unsafe {
         std::arch::asm!(
             "syscall", inlateout("rax") number as isize => answer,
@@ -93,14 +92,14 @@ unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     answer
 }
 
-/// Makes a system call without libc, for the same reason.
+/// Makes a system call without libc, which would write `errno`: the errand shares the thread-local memory of the thread that started it.
 ///
 /// # Safety
 /// The rules of the call that is made.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     let answer: isize;
-    // SAFETY: the kernel's convention: it changes x0 and what the arguments point to.
+    // SAFETY: by the kernel's convention, it changes x0 and the memory to which the arguments point.
     unsafe {
         std::arch::asm!(
             "svc 0", in("x8") number as isize, inlateout("x0") a[0] as isize => answer,
@@ -110,13 +109,13 @@ unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     answer
 }
 
-/// Main function of an errand: a process that shares nvcap's memory. It touches nothing but its desk, and never panics.
+/// Main function of an errand: a process that shares nvcap's memory. It accesses only its desk, and never panics.
 extern "C" fn errand(desk: *mut libc::c_void) -> libc::c_int {
     let at = desk.cast::<Desk>();
-    // SAFETY: made by `Errand::start`, and unmapped after this process has ended alone.
+    // SAFETY: the desk was made by `Errand::start`, and is unmapped only after this process has ended.
     let desk = unsafe { &*at };
     let state = std::ptr::from_ref(&desk.state) as usize;
-    // SAFETY: ends with the thread that made it; a name; no descriptor of nvcap's is kept.
+    // SAFETY: requests a signal at the end of the thread that made it; sets a name; closes all descriptors of nvcap's.
     unsafe {
         let (death, kill) = (libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize);
         call(libc::SYS_prctl, [death, kill, 0, 0, 0, 0]);
@@ -139,7 +138,7 @@ extern "C" fn errand(desk: *mut libc::c_void) -> libc::c_int {
                     desk.state
                         .compare_exchange(ASKED, DONE, Ordering::AcqRel, Ordering::Acquire);
                 let wake = libc::FUTEX_WAKE as usize;
-                // SAFETY: wakes who waits for the state.
+                // SAFETY: wakes the thread that waits for the state.
                 unsafe { call(libc::SYS_futex, [state, wake, 1, 0, 0, 0]) };
                 if done.is_err() {
                     desk.state.store(BACK, Ordering::Release);
@@ -149,19 +148,19 @@ extern "C" fn errand(desk: *mut libc::c_void) -> libc::c_int {
             QUIT | LEFT => return 0,
             now => {
                 let wait = libc::FUTEX_WAIT as usize;
-                // SAFETY: waits for another state.
+                // SAFETY: waits for another value of the state.
                 unsafe { call(libc::SYS_futex, [state, wait, now as usize, 0, 0, 0]) };
             }
         }
     }
 }
 
-/// Reads the ranges that the desk names. `nvcap`: a descriptor of nvcap's process.
+/// Reads the ranges that the desk names. `nvcap` is a descriptor of nvcap's process.
 fn read_at(at: *mut Desk, nvcap: isize) -> isize {
     // SAFETY: as in `errand`.
     let desk = unsafe { &*at };
     let base = at.cast::<u8>();
-    // Both are this process's own while it is asked.
+    // Both belong to this process while a request is open.
     let buffer = base.wrapping_add(offset_of!(Desk, buffer)) as usize;
     let ranges = base.wrapping_add(offset_of!(Desk, range)) as usize;
     let thread = desk.thread.load(Ordering::Relaxed) as usize;
@@ -174,9 +173,9 @@ fn read_at(at: *mut Desk, nvcap: isize) -> isize {
     let local = (&raw const local) as usize;
     let mut by_thread = false;
     if thread != 0 {
-        // First in any case: where it waits, it holds no lock of that process's memory, for which all would wait who ask for its
-        // mappings or its command line (ps, too).
-        // SAFETY: the local range is the buffer; the remote ones the kernel checks.
+        // The call comes first in any case: while it waits, it holds no lock on that process's memory. With such a lock, every program
+        // would wait that asks for the process's mappings or command line (ps, too). SAFETY: the local range is the buffer; the kernel
+        // checks the remote ones.
         let answer = unsafe {
             call(
                 libc::SYS_process_vm_readv,
@@ -223,7 +222,7 @@ fn wait_on(word: &AtomicU32, while_it_is: u32, most: Duration) {
         tv_sec: most.as_secs() as libc::time_t,
         tv_nsec: most.subsec_nanos().into(),
     };
-    // SAFETY: a word and a time, both of which live.
+    // SAFETY: a word and a time, both of which are alive.
     unsafe {
         let (at, wait) = (std::ptr::from_ref(word), libc::FUTEX_WAIT);
         libc::syscall(libc::SYS_futex, at, wait, while_it_is, &raw const most)
@@ -231,7 +230,7 @@ fn wait_on(word: &AtomicU32, while_it_is: u32, most: Duration) {
 }
 
 fn wake(word: &AtomicU32) {
-    // SAFETY: a word that lives.
+    // SAFETY: a word that is alive.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -251,7 +250,7 @@ pub(super) struct Errand {
 impl Errand {
     /// Starts an errand.
     pub(super) fn start() -> io::Result<Self> {
-        // SAFETY: new memory, wherever the kernel puts it; it is touched where it is used.
+        // SAFETY: new memory at a place that the kernel chooses; it is touched only where it is used.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -267,7 +266,7 @@ impl Errand {
         }
         let desk = at.cast::<Desk>();
         let top = at.cast::<u8>().wrapping_add(size_of::<Desk>() & !15);
-        // SAFETY: zeros are a desk; the new process has a stack of its own, no descriptor in common, and every signal blocked; the kernel
+        // SAFETY: zeros are a valid desk. The new process has its own stack, shares no descriptors, and blocks every signal; the kernel
         // clears `tid` at its end.
         let pid = unsafe {
             (*desk).parent = std::process::id();
@@ -299,7 +298,7 @@ impl Errand {
         unsafe { &*self.desk.load(Ordering::Relaxed) }
     }
 
-    /// Reads ranges that fit the desk; none where the errand did not come back in time.
+    /// Reads ranges that fit the desk; `None` if the errand did not come back in time.
     pub(super) fn ask(
         &mut self,
         from: &Asked<'_>,
@@ -310,7 +309,7 @@ impl Errand {
         let desk = self.desk();
         match *from {
             Asked::Thread(thread, ranges) => {
-                // SAFETY: the errand does not touch the ranges before it is asked.
+                // SAFETY: the errand does not access the ranges before it is asked.
                 let places = unsafe { &mut (*at).range };
                 for (place, (at, len)) in places.iter_mut().zip(ranges) {
                     place.iov_base = std::ptr::with_exposed_provenance_mut(*at as usize);
@@ -345,7 +344,7 @@ impl Errand {
             if desk.state.load(Ordering::Acquire) != ASKED {
                 break;
             }
-            // It may lack a processor; or it was killed.
+            // The errand may lack a processor, or it was killed.
             let stat = Stat::of_process(self.pid);
             if desk.tid.load(Ordering::Acquire) == 0 || stat.as_ref().is_ok_and(Stat::is_over) {
                 return Err(io::Error::other("the process that reads was killed"));
@@ -367,7 +366,7 @@ impl Errand {
         }
         let answer = desk.answer.load(Ordering::Relaxed) as isize;
         if let Some(n) = usize::try_from(answer).ok().filter(|n| *n <= to.len()) {
-            // SAFETY: the errand has written so many bytes, and is done.
+            // SAFETY: the errand has written this many bytes, and is done.
             let from = unsafe { &(*at).buffer };
             to[..n].copy_from_slice(&from[..n]);
         }
@@ -375,7 +374,7 @@ impl Errand {
         Ok(Some(answer))
     }
 
-    /// True where the errand was left alone, and has come back.
+    /// Tells whether the errand was left alone and has come back.
     pub(super) fn is_back(&self) -> bool {
         let desk = self.desk();
         desk.state.load(Ordering::Acquire) == BACK || desk.tid.load(Ordering::Acquire) == 0
@@ -401,7 +400,7 @@ impl Drop for Errand {
             }
         }
         let at = self.desk.load(Ordering::Relaxed);
-        // SAFETY: a child of this process, which has ended, and its memory, which nobody has any more.
+        // SAFETY: a child of this process, which has ended, and its memory, which nobody uses any more.
         unsafe {
             libc::waitpid(self.pid.cast_signed(), std::ptr::null_mut(), libc::__WALL);
             libc::munmap(at.cast(), size_of::<Desk>());

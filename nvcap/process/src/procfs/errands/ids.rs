@@ -1,4 +1,4 @@
-//! Ids of errands: processes of nvcap's own that share its memory, and that no user means.
+//! Ids of errands: processes of nvcap's own that share its memory, and that a user never means.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ pub(super) fn all() -> MutexGuard<'static, BTreeSet<u32>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// True for an errand.
+/// Tells whether a process is an errand.
 pub(in crate::procfs) fn is_errand(pid: u32) -> bool {
     all().contains(&pid)
 }

@@ -19,7 +19,7 @@ fn portions_have_room() {
     );
 }
 
-/// Reads this process's own memory: by an errand, directly, and by its file.
+/// Test of reading this process's own memory: by an errand, directly, and by its file.
 #[test]
 fn an_errand_reads() {
     let (pid, user) = (std::process::id(), Some(0));
@@ -108,13 +108,13 @@ fn own_errand() -> Option<u32> {
     OWN.with(|own| own.borrow().as_ref().map(|e| e.pid))
 }
 
-/// Threads that end also end their errands, and unmap the errands' desks.
+/// Test that threads also end their errands when they end, and unmap the errands' desks.
 #[test]
 fn an_errand_ends_with_its_thread() {
     let its = std::thread::spawn(|| {
         let byte = read_a_byte().unwrap();
         let pid = own_errand();
-        // It is no process that a trace follows or lists.
+        // An errand is not among the processes that a trace follows or lists.
         assert!(pid.is_some_and(|pid| is_errand(pid) && crate::procfs::exists(pid)));
         assert!(pid.is_some_and(|pid| !crate::procfs::processes().contains(&pid)));
         (byte, pid)
@@ -148,14 +148,14 @@ fn each_process_of_a_user_is_waited_for_half_as_long() {
     assert_eq!(all.patience(other), PATIENCE);
 }
 
-/// A child with a page that is never brought: nothing answers for it (userfaultfd, which behaves as a FUSE file). Returns the child's id
-/// and the page's address.
+/// Starts a child with a page whose contents never come: nothing answers for it (userfaultfd, which behaves like a FUSE file). Returns the
+/// child's id and the page's address.
 fn child_that_does_not_answer() -> Option<(i32, u64)> {
     /// Requests of linux/userfaultfd.h.
     const API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
     const REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
     const LEN: usize = 64 << 10;
-    // SAFETY: new memory, which is touched by the child alone, and a pair of descriptors of this test's own.
+    // SAFETY: new memory, which only the child touches, and a pair of descriptors of this test's own.
     let (at, mut ends) = unsafe {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -164,13 +164,13 @@ fn child_that_does_not_answer() -> Option<(i32, u64)> {
         assert!(at != libc::MAP_FAILED && libc::pipe(ends.as_mut_ptr()) == 0);
         (at as u64, ends)
     };
-    // SAFETY: the child makes system calls alone.
+    // SAFETY: the child makes only system calls.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut api = [0xaa_u64, 0, 0];
-        // Where, how long, and that missing pages are asked for.
+        // Start, length, and mode: missing pages are requested.
         let mut register = [at, LEN as u64, 1, 0];
-        // SAFETY: as above; the structures are as long as the requests say.
+        // SAFETY: as above; the structures have the lengths that the requests name.
         unsafe {
             let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
             let is_set = fd >= 0
@@ -206,8 +206,8 @@ fn end(child: i32) {
     }
 }
 
-/// Memory that does not answer is given up, which is reported; other memory is still read; the silent memory is read again once it has
-/// answered.
+/// Test that a read of memory that does not answer is given up and reported, that other memory is still read, and that the silent memory is
+/// read again once it has answered.
 #[test]
 #[ignore = "needs root: userfaultfd"]
 fn memory_that_does_not_answer_is_given_up() {
@@ -227,12 +227,12 @@ fn memory_that_does_not_answer_is_given_up() {
         Err(io::ErrorKind::TimedOut)
     );
     assert!(is_silent(pid) && given_up(told).contains(&(pid, NO_ANSWER)));
-    // Not tried again, by the ways that all reads go.
+    // The read is not tried again by any of the ways in which memory is read.
     let kind = |read: io::Result<usize>| read.map_err(|e| e.kind());
     let again = read_ranges(pid, pid, range.into_iter(), &mut [0; 8]).map(kind);
     assert_eq!(again, Some(Err(io::ErrorKind::TimedOut)));
     assert_eq!(read_a_byte().unwrap(), 7);
-    // By the file of its memory, too, whose errand is another.
+    // Reading the file of its memory is refused as well; its errand is another one.
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
     assert!(read(&Asked::Memory(pid, &memory, at)).is_err());
     assert!(is_silent(pid));
@@ -240,8 +240,8 @@ fn memory_that_does_not_answer_is_given_up() {
     nvcap_waiting::until("the reads end", || !is_silent(pid));
 }
 
-/// The reads of a user's processes that are left alone are bounded. Beyond the bound no process of that user is read, which is reported
-/// once with the reason, until a read ends.
+/// Test that the number of a user's left-alone reads is limited. At the limit no process of that user is read, which is reported once with
+/// the reason, until a read ends.
 #[test]
 #[ignore = "needs root: userfaultfd"]
 fn the_reads_that_are_left_alone_are_bounded() {
@@ -257,7 +257,7 @@ fn the_reads_that_are_left_alone_are_bounded() {
         return;
     }
     let before = given_up(0).len();
-    // Twice: it is told once.
+    // Each is read twice, and reported once.
     for (child, at) in children.iter().chain(&children) {
         let pid = child.cast_unsigned();
         if is_silent(pid) {
@@ -283,7 +283,7 @@ fn the_reads_that_are_left_alone_are_bounded() {
     let (left, beyond) = reasons.split_at(MOST_OF_USER);
     assert_eq!(left, [NO_ANSWER; MOST_OF_USER]);
     assert_eq!(beyond, [TOO_MANY; 4]);
-    // Memory that answers: not this user's, but another's.
+    // Memory that answers is refused for this user, and read for another.
     let (byte, me) = (7u8, std::process::id());
     let range = [(&raw const byte as u64, 1)];
     let read = |user: User| {
@@ -303,14 +303,14 @@ fn the_reads_that_are_left_alone_are_bounded() {
     });
 }
 
-/// The errands of all users together are bounded, too.
+/// Test that the number of errands of all users together is limited, too.
 #[test]
 fn the_bound_of_all() {
     let mut all = GivenUp::new();
     for n in 0..MOST_OF_ALL as u32 {
         let user = Some(n / (MOST_OF_USER as u32 - 1));
         assert!(!all.is_full(user) && !all.is_full(Some(99)), "{n}");
-        // Ones that wait; kept as if they had been left.
+        // Errands that wait, kept as if they had been left alone.
         let waiting = Silent {
             began: None,
             user,
@@ -323,8 +323,8 @@ fn the_bound_of_all() {
     assert!(!all.is_full(Some(99)));
 }
 
-/// An empty list of file systems is not looked at before each of many reads, but again after a moment; a list with a stranger's file system
-/// is looked at before each read.
+/// Test that an empty list of file systems is not read before each of many reads, but again after a moment; and that a list with a
+/// stranger's file system is read before each read.
 #[test]
 fn the_list_is_looked_at_once_in_a_while() {
     let (looked, mut looks) = (AtomicU64::new(0), 0);

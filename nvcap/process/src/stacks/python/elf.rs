@@ -1,14 +1,13 @@
-//! Addresses of exported symbols, looked up in an ELF image in a process's memory, by the tables that the dynamic linker itself
-//! uses. No file is read, so that it does not matter in which container the process runs, or whether the file was replaced or
-//! removed.
+//! Addresses of exported symbols, looked up in an ELF image in a process's memory, by the tables that the dynamic linker itself uses. No
+//! file is read, so it does not matter in which container the process runs, or whether the file was replaced or removed.
 
 use crate::procfs::mem::ReadMemory;
 
-/// Most program headers of an image.
+/// The most program headers of an image.
 const MOST_HEADERS: u16 = 64;
-/// Most bytes of a dynamic section.
+/// The most bytes of a dynamic section.
 const MOST_DYNAMIC: u64 = 1 << 16;
-/// Most symbols in a chain of a hash table.
+/// The most symbols in a chain of a hash table.
 const MOST_CHAIN: u32 = 1 << 12;
 
 const PT_LOAD: u32 = 1;
@@ -17,7 +16,7 @@ const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
-/// Bytes of a symbol.
+/// Length of a symbol, bytes.
 const SYMBOL: u64 = 24;
 
 /// A mapped image.
@@ -30,7 +29,7 @@ pub(super) struct MappedElf<'a, M: ?Sized> {
     hash: Hash,
 }
 
-/// Address of its hash table.
+/// Address of the hash table.
 enum Hash {
     Gnu(u64),
     SystemV(u64),
@@ -55,7 +54,7 @@ fn read<M: ReadMemory + ?Sized>(memory: &M, at: u64, len: usize) -> Option<Vec<u
 }
 
 impl<'a, M: ReadMemory + ?Sized> MappedElf<'a, M> {
-    /// The 64-bit image whose header is at `start`; `None` where there is none, or one that exports nothing.
+    /// Returns the 64-bit image whose header is at `start`; `None` if there is none, or if it exports nothing.
     pub(super) fn at(memory: &'a M, start: u64) -> Option<Self> {
         let header = read(memory, start, 64)?;
         // 64 bits, little endian.
@@ -90,7 +89,7 @@ impl<'a, M: ReadMemory + ?Sized> MappedElf<'a, M> {
         let entry = |tag: u64| {
             let mut all = entries.chunks_exact(16);
             let value = u64_at(all.find(|e| u64_at(e, 0) == Some(tag))?, 8)?;
-            // glibc has made an address of it, musl leaves the image's own.
+            // glibc has turned the value into an address; musl leaves the image's own.
             Some(if value < start {
                 bias.wrapping_add(value)
             } else {
@@ -108,7 +107,7 @@ impl<'a, M: ReadMemory + ?Sized> MappedElf<'a, M> {
         })
     }
 
-    /// The address of a symbol that the image defines.
+    /// Returns the address of a symbol that the image defines.
     pub(super) fn symbol(&self, name: &str) -> Option<u64> {
         match self.hash {
             Hash::Gnu(table) => self.by_gnu_hash(table, name),
@@ -120,7 +119,7 @@ impl<'a, M: ReadMemory + ?Sized> MappedElf<'a, M> {
         u32_at(&read(self.memory, at, 4)?, 0)
     }
 
-    /// Symbol number `index`, if it is defined here and has this name.
+    /// Returns symbol number `index`, if it is defined here and has this name.
     fn named(&self, index: u32, name: &str) -> Option<u64> {
         let at = self.symbols.checked_add(u64::from(index) * SYMBOL)?;
         let symbol = read(self.memory, at, SYMBOL as usize)?;
@@ -151,7 +150,7 @@ impl<'a, M: ReadMemory + ?Sized> MappedElf<'a, M> {
             {
                 return Some(address);
             }
-            // The lowest bit ends a chain.
+            // The lowest bit marks the end of a chain.
             if link & 1 == 1 {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Search for a process's CPython: its version, and its place.
+//! Search for a process's CPython: its version and its place.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ pub enum FindError {
     Maps(std::io::Error),
     /// The process runs a CPython whose structures are not known.
     Unknown {
-        /// The version, as far as CPython tells it.
+        /// Version, as far as CPython shows it.
         version: String,
     },
 }
@@ -65,7 +65,7 @@ pub(super) fn candidates(pid: u32) -> std::io::Result<Vec<u64>> {
 }
 
 impl Python {
-    /// Finds the CPython of a process; none where the process has none.
+    /// Finds the CPython of a process; `None` if the process has none.
     ///
     /// # Errors
     /// When the process's mappings cannot be read, or the structures of its CPython are not known.
@@ -78,7 +78,7 @@ impl Python {
         Ok(None)
     }
 
-    /// The CPython in the image that is mapped at `start`.
+    /// Finds the CPython in the image that is mapped at `start`.
     pub(super) fn at<M: ReadMemory + ?Sized>(
         memory: &M,
         start: u64,

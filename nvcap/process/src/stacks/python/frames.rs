@@ -1,20 +1,20 @@
-//! The frames of a thread.
+//! Python frames of a thread.
 
 use super::Python;
 use super::offsets::NONE;
 use crate::procfs::mem::ReadMemory;
 
-/// Most frames of a thread that are read.
+/// The most frames of a thread that are read.
 pub(crate) const MOST_FRAMES: usize = 1024;
 /// The most steps of a walk. The interpreter may have one frame of its own between any two of the program's.
 const MOST_STEPS: usize = 2 * MOST_FRAMES;
-/// Most times that a thread is walked.
+/// The most times that a thread is walked.
 const MOST_WALKS: usize = 10;
-/// Number of walks in a row that must agree. A thread that calls the same functions again and again puts their frames in the same places,
-/// so that two walks of a mixture of old and new frames can be equal. This was seen once in 10,000 looks at a loop of empty functions, with
-/// CPython 3.11. (A walk takes some microseconds, a call of an empty function 50 ns.)
+/// Number of walks in a row that must agree. A thread that repeatedly calls the same functions puts their frames at the same places, so two
+/// walks over a mixture of old and new frames can be equal. This was seen once in 10,000 looks at a loop of empty functions, with CPython
+/// 3.11. (A walk takes some microseconds, a call of an empty function 50 ns.)
 const AGREEING: usize = 4;
-/// Bytes of a frame that are read at once: enough for every field.
+/// Number of bytes of a frame that are read at once: enough for every field.
 const FRAME_BYTES: usize = 128;
 /// Tag bits of pointers in frames.
 const TAG: u64 = 7;
@@ -24,7 +24,7 @@ const TAG: u64 = 7;
 pub struct Frame {
     /// Address of the frame's code object.
     pub code: u64,
-    /// The frame's instruction, as the frame has it: an address; in 3.10 an index.
+    /// Instruction, in the frame's form: an address; in 3.10 an index.
     pub instruction: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct Frame {
 pub struct Frames {
     /// The frames.
     pub frames: Vec<Frame>,
-    /// True if newer frames are missing: the thread ran too fast for them to be read.
+    /// True if newer frames are missing, because the thread ran too fast for them to be read.
     pub newest_missing: bool,
     /// True if older frames are missing: they could not be read, or there are too many.
     pub oldest_missing: bool,
@@ -44,13 +44,13 @@ pub struct Frames {
 struct Walk {
     /// Address of each frame, and the frame; the newest first.
     frames: Vec<(u64, Frame)>,
-    /// True if the walk came to the oldest frame.
+    /// True if the walk reached the oldest frame.
     ended: bool,
 }
 
 impl Python {
-    /// The frames of a thread state. A running thread's frames change, so they are walked several times. The frames that `AGREEING` walks
-    /// in a row have in common are believed.
+    /// Returns the frames of a thread state. A running thread's frames change, so they are walked several times. The frames that `AGREEING`
+    /// walks in a row have in common are accepted.
     pub fn frames<M: ReadMemory + ?Sized>(&self, memory: &M, state: u64) -> Frames {
         let mut walks: Vec<Walk> = Vec::new();
         while walks.len() < MOST_WALKS {
@@ -98,7 +98,7 @@ impl Python {
         walk
     }
 
-    /// The frame at an address, and the address of its caller's frame. `None` at the end of the chain; no frame for one of the
+    /// Returns the frame at an address, and the address of its caller's frame. `None` at the end of the chain; no frame for one of the
     /// interpreter's own.
     fn frame<M: ReadMemory + ?Sized>(&self, memory: &M, at: u64) -> Option<(Option<Frame>, u64)> {
         let o = &self.offsets.walk;
@@ -127,8 +127,8 @@ impl Python {
 }
 
 impl Walk {
-    /// Tells whether two walks found the same frames. The newest frame's instruction may differ. Its callers' instructions cannot differ
-    /// while the callers wait for the functions that they called.
+    /// Tells whether two walks found the same frames. The newest frame's instruction may differ. The instructions of its callers cannot
+    /// differ, because the callers wait for the functions that they called.
     fn is_like(&self, other: &Self) -> bool {
         let newest = |w: &Self| w.frames.first().map(|(at, frame)| (*at, frame.code));
         self.ended == other.ended
@@ -137,7 +137,8 @@ impl Walk {
     }
 }
 
-/// Returns the frames that walks have in common, from the oldest on; none where a walk did not reach the oldest frame and the walks differ.
+/// Returns the frames that walks have in common, from the oldest on; none if the walks differ and one of them did not reach the oldest
+/// frame.
 fn common(walks: &[Walk]) -> Frames {
     let Some((last, others)) = walks.split_last() else {
         return Frames::default();

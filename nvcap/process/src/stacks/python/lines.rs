@@ -1,7 +1,8 @@
-//! Lines of instructions, by CPython's two tables.
+//! Line numbers of instructions, by CPython's two kinds of tables.
 
-/// The line of a position in the code, by the table of 3.10 (Objects/lnotab_notes.txt of CPython 3.10). The table has pairs of bytes: the
-/// number of bytes of code in a range, and the difference of its line from the line before; -128 for a range without a line.
+/// Returns the line of a position in the code, by the table of 3.10 (Objects/lnotab_notes.txt of CPython 3.10). The table has pairs of
+/// bytes: the number of bytes of code in a range, and the difference between its line and the previous line; -128 for a range without a
+/// line.
 pub(super) fn pairs(table: &[u8], first: u32, position: u64) -> Option<u32> {
     let (mut end, mut line) = (0_u64, i64::from(first));
     for pair in table.chunks_exact(2) {
@@ -18,13 +19,13 @@ pub(super) fn pairs(table: &[u8], first: u32, position: u64) -> Option<u32> {
     None
 }
 
-/// The line of a position in the code, by the table of 3.11 and later (Objects/locations.md of CPython 3.11; PEP 657): entries
-/// of a variable size, each for one to eight instructions of 2 bytes.
+/// Returns the line of a position in the code, by the table of 3.11 and later (Objects/locations.md of CPython 3.11; PEP 657): entries of a
+/// variable size, each for one to eight instructions of 2 bytes.
 pub(super) fn locations(table: &[u8], first: u32, position: u64) -> Option<u32> {
     let (mut end, mut line) = (0_u64, i64::from(first));
     let mut rest = table.iter().copied().peekable();
     while let Some(head) = rest.next() {
-        // The first byte of an entry has the highest bit, no other has.
+        // The first byte of an entry has the highest bit set, and no other byte has.
         if head & 0x80 == 0 {
             return None;
         }
@@ -34,7 +35,7 @@ pub(super) fn locations(table: &[u8], first: u32, position: u64) -> Option<u32> 
             // Columns only.
             0..=9 => {}
             10..=12 => line += i64::from(kind) - 10,
-            // Without columns, and with all there is.
+            // The form without columns, and the long form.
             13 | 14 => line = line.checked_add(signed(&mut rest)?)?,
             // No line.
             _ => {}
@@ -47,7 +48,7 @@ pub(super) fn locations(table: &[u8], first: u32, position: u64) -> Option<u32> 
     None
 }
 
-/// Reads a number in groups of 6 bits, the lowest first. Bit 6 of a group says that another follows; the number's lowest bit is its sign.
+/// Reads a number in groups of 6 bits, the lowest first. Bit 6 of a group means that another follows; the number's lowest bit is its sign.
 fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
     let mut value = 0_u64;
     for shift in (0..60).step_by(6) {
@@ -65,7 +66,7 @@ fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
 mod tests {
     use super::*;
 
-    /// `dis.findlinestarts` of a function `def f():\n    a = 1\n\n    return a` at line 7 in CPython 3.10: 8 bytes of code.
+    /// Test of `dis.findlinestarts` of a function `def f():\n    a = 1\n\n    return a` at line 7 in CPython 3.10: 8 bytes of code.
     #[test]
     fn pairs_of_3_10() {
         let table = [4, 1, 4, 2];
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn locations_of_3_11() {
-        // One instruction, the same line; two, one line on; one, 100 lines on; one, 1 back; one without a line.
+        // One instruction on the same line; two, one line later; one, 100 lines later; one, 1 line before; one without a line.
         let table = [
             0x80,
             0x12, // short: columns

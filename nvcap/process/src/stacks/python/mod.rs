@@ -1,5 +1,5 @@
-//! The Python frames of a process's threads, read from outside through the process's memory. Uses no ptrace, stops nothing,
-//! runs no code in the process.
+//! Python frames of a process's threads, read from outside through the process's memory. It uses no ptrace, stops nothing, and runs no code
+//! in the process.
 //!
 //! CPython keeps the needed data in plain structures. The variable `_PyRuntime` leads to the interpreters, an interpreter to
 //! its thread states, a thread state to its newest frame, and each frame to its caller's frame and to its code object. The code
@@ -8,9 +8,9 @@
 //! The offsets of the fields differ between minor versions (`offsets`). CPython 3.13 and later publish them in the process;
 //! 3.10 to 3.12 do not.
 //!
-//! The process runs on while it is read, so that any structure may be gone or half written. Everything that is read is checked:
-//! objects by their type, instructions by the size of their code, and a chain of frames by several walks. Data that fails a
-//! check is left out; nothing is guessed.
+//! The process goes on running while it is read, so any structure may be gone or half written. Everything that is read is checked: objects
+//! by their type, instructions by the size of their code, and a chain of frames by several walks. Data that fails a check is left out;
+//! nothing is guessed.
 
 mod elf;
 pub(crate) mod find;
@@ -31,13 +31,13 @@ use offsets::Offsets;
 /// The CPython of a process: its address, and the offsets of its structures' fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Python {
-    /// Its version.
+    /// Version of the CPython.
     pub version: Version,
     /// Address of `_PyRuntime`.
     runtime: u64,
-    /// Addresses of the types that are checked for.
+    /// Addresses of the type objects against which types are checked.
     types: Types,
-    /// Offsets of the fields of its structures.
+    /// Offsets of the fields of the structures.
     offsets: Offsets,
 }
 
@@ -55,11 +55,11 @@ struct Types {
 /// A version of CPython.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// 3.
+    /// Major version: 3.
     pub major: u8,
-    /// 10 to 14.
+    /// Minor version: 10 to 14.
     pub minor: u8,
-    /// The patch release; `None` for 3.10, which does not tell it.
+    /// Patch release; `None` for 3.10, which does not show it.
     pub patch: Option<u8>,
     /// True if built without the global interpreter lock.
     pub free_threaded: bool,

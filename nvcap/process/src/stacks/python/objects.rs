@@ -1,24 +1,24 @@
-//! Code objects and strings.
+//! Code objects and strings of CPython.
 
 use super::offsets::NONE;
 use super::{Python, lines};
 use crate::procfs::{budget::Budget, mem::ReadMemory};
 
-/// Most characters of a name that is read.
+/// The most characters of a name that are read.
 const MOST_CHARACTERS: u64 = 4096;
-/// Most bytes of a table of lines.
+/// The most bytes of a table of lines.
 const MOST_TABLE: u64 = 1 << 22;
-/// Most copies of a function's instructions: one a thread.
+/// The most copies of a function's instructions: one for each thread.
 const MOST_COPIES: u64 = 4096;
 
 /// Place of a frame in the source: function, file and line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The function's name; from 3.11 on with the names of the class and functions around it.
+    /// Name of the function; from 3.11 on with the names of the class and functions around it.
     pub function: String,
-    /// The file's name, as the code object has it.
+    /// Name of the file, from the code object.
     pub file: String,
-    /// The line; `None` where the table has none for the instruction.
+    /// Line; `None` if the table has none for the instruction.
     pub line: Option<u32>,
 }
 
@@ -36,8 +36,8 @@ impl Python {
         self.has_type(memory, at, self.types.code)
     }
 
-    /// Function, file and line of a frame's code and instruction. `None` where the memory is not a code object (any more), or the budget
-    /// does not suffice for the names. There is no line where the budget does not suffice for the table of lines.
+    /// Returns function, file and line of a frame's code and instruction. `None` if the memory is not a code object (any more), or if the
+    /// budget does not suffice for the names. There is no line if the budget does not suffice for the table of lines.
     pub fn resolve<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
@@ -52,7 +52,7 @@ impl Python {
         let function = self.string(memory, self.word(memory, code, o.function)?, budget)?;
         let file = self.string(memory, self.word(memory, code, o.file)?, budget)?;
         let line = self.line(memory, code, instruction, budget);
-        // It may have gone meanwhile.
+        // The code object may have gone meanwhile.
         self.is_code(memory, code).then_some(Location {
             function,
             file,
@@ -72,7 +72,7 @@ impl Python {
         let table = self.word(memory, code, o.line_table)?;
         let table = self.bytes(memory, table, budget)?;
         if o.minor < 11 {
-            // Counted in instructions; -1 before the first.
+            // The position counts instructions; -1 means before the first.
             let index = instruction as u32 as i32;
             return match u64::try_from(index) {
                 Ok(index) => lines::pairs(&table, first, 2 * index),
@@ -85,7 +85,7 @@ impl Python {
             let position = instruction.wrapping_sub(start);
             (position < size).then_some(position)
         };
-        // 3.11 and 3.12 have the last instruction that ran: before the first, the one before it.
+        // 3.11 and 3.12 keep the last instruction that ran. Before the first instruction, it is the place just before that one.
         if instruction == own.wrapping_sub(2) {
             return Some(first);
         }
@@ -96,7 +96,8 @@ impl Python {
         lines::locations(&table, first, position)
     }
 
-    /// Addresses of the copies of a code object's instructions that belong to single threads (`_PyCodeArray`: a count, then pointers).
+    /// Returns the addresses of the copies of a code object's instructions that belong to single threads (`_PyCodeArray`: a count, then
+    /// pointers).
     fn copies<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
@@ -148,7 +149,7 @@ impl Python {
         Some(bytes)
     }
 
-    /// A string's characters (PEP 393), with control characters as they are.
+    /// Returns a string's characters (PEP 393), with control characters unchanged.
     fn string<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
@@ -178,7 +179,7 @@ impl Python {
             let mut word = [0; 4];
             word.get_mut(..bytes.len())?.copy_from_slice(bytes);
             let word = u32::from_le_bytes(word);
-            // Surrogates: bytes of a file's name that were not UTF-8.
+            // Surrogates stand for bytes of a file's name that were not UTF-8.
             Some(char::from_u32(word).unwrap_or(char::REPLACEMENT_CHARACTER))
         };
         bytes.chunks_exact(kind as usize).map(character).collect()

@@ -2,26 +2,26 @@
 //!
 //! - 3.13 and 3.14 begin `_PyRuntime` with a table of their own offsets, `_Py_DebugOffsets` (`pycore_runtime.h` of 3.13,
 //!   `pycore_debug_offsets.h` of 3.14), made for debuggers. It also covers builds without the global interpreter lock.
-//! - 3.10, 3.11 and 3.12 have no such table. Their offsets here are what `offsetof` gives for CPython's headers on x86-64, compiled with
-//!   `Py_BUILD_CORE`: of releases 3.10.13, 3.11.7 and 3.12.1 (`pycore_runtime.h`, `pycore_interp.h`, `cpython/pystate.h`,
+//! - 3.10, 3.11 and 3.12 have no such table. The offsets here are the results of `offsetof` for CPython's headers on x86-64, compiled with
+//!   `Py_BUILD_CORE`, of releases 3.10.13, 3.11.7 and 3.12.1 (`pycore_runtime.h`, `pycore_interp.h`, `cpython/pystate.h`,
 //!   `cpython/frameobject.h`, `pycore_frame.h`, `cpython/code.h`, `cpython/unicodeobject.h`). These structures keep their layout within a
 //!   minor version. AArch64 has the same offsets, since both are LP64.
 
 /// Marks a field that the version does not have.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Offsets for a walk along the frames of a thread: plain words, so that a BPF map can carry them. All are byte offsets; [`NONE`] where the
+/// Offsets for a walk along the frames of a thread, as plain words, so that a BPF map can carry them. All are byte offsets; [`NONE`] if the
 /// version has no such field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkOffsets {
-    /// In a thread state: the newest frame. Where `cframe_frame` exists: a pointer to the `_PyCFrame` that has the newest frame.
+    /// In a thread state: the newest frame. If `cframe_frame` exists: a pointer to the `_PyCFrame` that has the newest frame.
     pub state_frame: u32,
     /// In `_PyCFrame` (3.11 and 3.12): the newest frame.
     pub cframe_frame: u32,
     /// In a frame: its caller's frame, 0 at the end.
     pub previous: u32,
-    /// In a frame: the code object. The lowest 3 bits of the pointer are a tag; clear them.
+    /// In a frame: the code object. The lowest 3 bits of the pointer are a tag and must be cleared.
     pub code: u32,
     /// In a frame: the instruction. It is a pointer; in 3.10 it is an `int`, counted in instructions.
     pub instruction: u32,
@@ -29,8 +29,8 @@ pub struct WalkOffsets {
     pub instruction_bytes: u32,
     /// In a frame: the byte that names the frame's owner.
     pub owner: u32,
-    /// First owner that means a frame of the interpreter itself, with no code of the program. Leave out frames with this owner or a greater
-    /// one.
+    /// First owner that means a frame of the interpreter itself, with no code of the program. Frames with this owner or a greater one must
+    /// be left out.
     pub first_inner_owner: u32,
     /// In an object: the pointer to its type.
     pub object_type: u32,
@@ -51,9 +51,9 @@ pub struct Offsets {
     pub state_next: u32,
     /// Thread state: its interpreter.
     pub state_interpreter: u32,
-    /// Thread state: the thread as pthread_self() gives it.
+    /// Thread state: the thread as returned by pthread_self().
     pub pthread: u32,
-    /// Thread state: the thread's id as gettid() gives it, in the process's own PID namespace; [`NONE`] in 3.10.
+    /// Thread state: the thread's id as returned by gettid(), in the process's own PID namespace; [`NONE`] in 3.10.
     pub native_thread: u32,
     /// Code: the file's name, a string.
     pub file: u32,
@@ -65,7 +65,7 @@ pub struct Offsets {
     pub line_table: u32,
     /// Code: its instructions; in 3.10 a pointer to the bytes object that has them.
     pub instructions: u32,
-    /// Code: the copies of the instructions that belong to single threads (3.14 without the lock); [`NONE`] elsewhere.
+    /// Code: the copies of the instructions that belong to single threads (3.14 without the lock); [`NONE`] in other builds.
     pub thread_copies: u32,
     /// Objects of variable size: their size.
     pub var_size: u32,
@@ -81,7 +81,7 @@ pub struct Offsets {
     pub ascii_data: u32,
     /// Other strings: their characters.
     pub compact_data: u32,
-    /// The version's minor number, which decides on formats.
+    /// Minor number of the version, which determines formats.
     pub minor: u8,
 }
 
@@ -201,7 +201,7 @@ pub(super) const COOKIE: &[u8; 8] = b"xdebugpy";
 /// Number of bytes of `_Py_DebugOffsets` that are read: more than 3.14 has.
 pub(super) const DEBUG_BYTES: usize = 1024;
 
-/// The built-in offsets of a version that has no table of them.
+/// Returns the built-in offsets of a version that has no table of them.
 pub(super) fn built_in(minor: u8) -> Option<Offsets> {
     match minor {
         10 => Some(V3_10),
@@ -306,13 +306,13 @@ pub(super) struct DebugHead {
     pub free_threaded: bool,
 }
 
-/// Word `at` of `_Py_DebugOffsets`.
+/// Returns word `at` of `_Py_DebugOffsets`.
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     let bytes = bytes.get(at * 8..at * 8 + 8)?;
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Reads the head; `None` where this is no `_Py_DebugOffsets`.
+/// Reads the head; `None` if this is no `_Py_DebugOffsets`.
 pub(super) fn debug_head(bytes: &[u8]) -> Option<DebugHead> {
     if bytes.get(..8)? != COOKIE {
         return None;
@@ -323,7 +323,7 @@ pub(super) fn debug_head(bytes: &[u8]) -> Option<DebugHead> {
     })
 }
 
-/// The offsets in `_Py_DebugOffsets`; `None` for a version whose table has an unknown layout, and for a table with impossible values.
+/// Reads the offsets in `_Py_DebugOffsets`; `None` for a version whose table has an unknown layout, and for a table with impossible values.
 pub(super) fn from_debug(bytes: &[u8]) -> Option<Offsets> {
     let head = debug_head(bytes)?;
     let minor = (head.version >> 16) as u8;

@@ -1,8 +1,8 @@
-//! Frames in recorded memory: the bytes that were read of a CPython of each version, so that each version is tested on every machine.
+//! Frames in recorded memory: the bytes that were read from a CPython of each version, so that each version is tested on every machine.
 //!
-//! The files (`tests/fixtures/python/`) are made by `NVCAP_RECORD_PYTHON=DIR cargo test -p nvcap --lib stacks::python::recorded::record -- --ignored`
-//! on a machine that has these versions. A file has `image ADDRESS`, the address where the file of the interpreter begins; `threads ID ...`; then
-//! `ADDRESS HEX`, the bytes that were read.
+//! The files (`tests/fixtures/python/`) are made by `NVCAP_RECORD_PYTHON=DIR cargo test -p nvcap --lib stacks::python::recorded::record --
+//! --ignored` on a machine that has these versions. A file contains `image ADDRESS`, the address at which the interpreter's file begins;
+//! `threads ID ...`; then `ADDRESS HEX`, the bytes that were read.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ time.sleep(0.2); print("ready", flush=True)
 A().größe()
 "#;
 
-/// Memory of a process, and the bytes that were read of it.
+/// Memory of a process, which records the bytes that are read from it.
 struct Recorder {
     memory: Memory,
     read: RefCell<BTreeMap<u64, u8>>,
@@ -67,7 +67,8 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/python")
 }
 
-/// Tests that a budget that is too small for a frame gives no line, that an empty one gives no name, and that no more than the budget is taken.
+/// Checks that a budget that is too small for a frame gives no line, that an empty one gives no name, and that no more than the budget is
+/// taken.
 fn bounded<M: ReadMemory>(python: &Python, memory: &M, f: &Frame, whole: &Location, needs: u64) {
     let with = |bytes| {
         let budget = Budget::of(bytes);
@@ -84,7 +85,7 @@ fn bounded<M: ReadMemory>(python: &Python, memory: &M, f: &Frame, whole: &Locati
     assert_eq!(with(0), None);
 }
 
-/// Function and line of each frame, by thread.
+/// Returns function and line of each frame, by thread.
 fn frames<M: ReadMemory>(
     python: &Python,
     memory: &M,
@@ -122,7 +123,7 @@ fn record() {
     for (version, interpreter) in MINORS.flat_map(interpreters) {
         let (child, _) = start(&interpreter, PROGRAM, &[]);
         let pid = child.0.id();
-        // It has said that it is ready, and calls `leaf` then.
+        // The program has said that it is ready, and calls `leaf` afterwards.
         std::thread::sleep(std::time::Duration::from_millis(100));
         let recorder = Recorder {
             memory: open(pid).unwrap(),
@@ -195,7 +196,7 @@ fn frames_in_recorded_memory() {
             path.display()
         );
         minors.push(python.version.minor);
-        // Whatever byte is wrong, nothing panics, and no walk is endless.
+        // Whichever byte is wrong, nothing panics, and no walk is endless.
         let addresses: Vec<u64> = memory.0.keys().copied().collect();
         for at in addresses.iter().step_by(37) {
             let old = memory.0.insert(*at, 0xff).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Tests the frames of running CPythons against what they print of themselves: each version of this machine has a test. Others are given
-//! in `NVCAP_TEST_PYTHONS`, as commands with `;` between them.
+//! Tests of the frames of running CPythons against what the programs print about themselves. Each version of this machine has a test.
+//! Further CPythons are given in `NVCAP_TEST_PYTHONS`, as commands with `;` between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ use super::{Python, objects::Location};
 use crate::procfs::{budget::Budget, mem::Memory};
 use nvcap_waiting::{self, Sleeper};
 
-/// Versions that must be read.
+/// Minor versions that must be readable.
 pub(super) const MINORS: std::ops::RangeInclusive<u8> = 10..=14;
 
 macro_rules! each_version {
@@ -40,9 +40,9 @@ macro_rules! each_version {
 
 each_version! { python_3_10 10 python_3_11 11 python_3_12 12 python_3_13 13 python_3_14 14 }
 
-/// Threads in known frames: a class, a closure, a generator, a name and a file that are not ASCII, deep recursion. Each thread
-/// ends in a system call that reads a pipe into which nobody writes. The main thread waits until all others sit there, prints, for every
-/// thread, the frames as CPython itself gives them, and reads the pipe, too.
+/// Threads in known frames: a class, a closure, a generator, a name and a file that are not ASCII, deep recursion. Each thread ends in a
+/// system call that reads a pipe into which nobody writes. The main thread waits until all others are in that call, prints the frames of
+/// every thread as CPython itself reports them, and then reads the pipe, too.
 const KNOWN: &str = r#"
 import json, os, signal, sys, threading
 _get = threading.get_native_id
@@ -106,7 +106,7 @@ def end(child=False):
 end("fork" in sys.argv)
 "#;
 
-/// Threads that never rest, in chains of calls of which only some combinations occur.
+/// A program whose threads never rest, in chains of calls of which only some combinations occur.
 const BUSY: &str = r"
 import threading
 def leaf(): pass
@@ -140,7 +140,7 @@ fn command(interpreter: &Interpreter) -> Command {
     command
 }
 
-/// The CPythons 3.`minor` of this machine by version; the version has a `t` where the CPython has no lock.
+/// Returns the CPythons 3.`minor` of this machine by version; the version has a `t` if the CPython has no lock.
 pub(super) fn interpreters(minor: u8) -> BTreeMap<String, Interpreter> {
     let mut found: Vec<Interpreter> = Vec::new();
     let given = std::env::var("NVCAP_TEST_PYTHONS").unwrap_or_default();
@@ -162,7 +162,7 @@ pub(super) fn interpreters(minor: u8) -> BTreeMap<String, Interpreter> {
     folders.extend(std::env::split_paths(&path));
     for folder in folders {
         for name in [format!("python3.{minor}"), format!("python3.{minor}t")] {
-            // Scripts that look for another Python are left out.
+            // Scripts that start another Python are left out.
             let file = folder.join(name);
             let head = std::fs::File::open(&file).and_then(|mut f| {
                 let mut head = [0; 4];
@@ -260,7 +260,7 @@ fn frames_of_every_thread(minor: u8) {
                 crate::procfs::children(child.0.id(), &mut || ())[0]
             };
             let Some(memory) = open(pid) else { return };
-            // It printed, and reads the pipe.
+            // The program has printed, and reads the pipe.
             nvcap_waiting::sits_in(pid, pid, libc::SYS_read);
             let expected: Vec<(u32, Vec<Line>)> =
                 serde_json::from_str(&line).unwrap_or_else(|e| panic!("{version}: {line:?}: {e}"));
@@ -281,10 +281,10 @@ fn frames_of_every_thread(minor: u8) {
     }
 }
 
-/// Threads that run: the frames that are read form a chain of calls that the program has, with lines of its functions. A thread that
-/// makes millions of calls a second is sometimes read as a mixture of two moments, even if walks agree (seen: none in 1,000,000 walks,
-/// and once or twice on a busy machine); without agreement most walks would be mixtures. The test goes on until enough walks were whole,
-/// and each function was seen.
+/// Test of threads that run: the frames that are read form a chain of calls that the program has, with lines of its functions. A thread
+/// that makes millions of calls a second is sometimes read as a mixture of two moments, even if walks agree (seen: none in 1,000,000 walks,
+/// and once or twice on a busy machine); without the requirement of agreement most walks would be mixtures. The test goes on until enough
+/// walks were complete, and each function was seen.
 fn threads_that_run(minor: u8) {
     const ENOUGH: u32 = 500;
     let calls = [

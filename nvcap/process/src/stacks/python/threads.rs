@@ -1,4 +1,4 @@
-//! The thread states of a CPython, each with the thread of the process that it belongs to.
+//! Thread states of a CPython, each with the thread of the process to which it belongs.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use super::Python;
 use super::offsets::NONE;
 use crate::procfs::{self, mem::ReadMemory};
 
-/// Most interpreters of a process.
+/// The most interpreters of a process.
 const MOST_INTERPRETERS: usize = 256;
-/// Most thread states of an interpreter.
+/// The most thread states of an interpreter.
 const MOST_THREADS: usize = 1 << 14;
 
-/// Two offsets in the structure to which pthread_self() points: the offset of a pointer to the structure itself, and of the thread's id.
+/// Two offsets in the structure to which pthread_self() points: that of a pointer to the structure itself, and that of the thread's id.
 /// Neither is an interface of the C library; both are checked. glibc on x86-64: `header.self` and `tid` of `struct pthread`, unchanged
 /// since 2.3. musl: `self` and `tid`.
 const PTHREADS: [(u64, u64); 2] = [(0x10, 0x2d0), (0, 0x30)];
@@ -19,20 +19,20 @@ const PTHREADS: [(u64, u64); 2] = [(0x10, 0x2d0), (0, 0x30)];
 /// A thread state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadState {
-    /// The thread, by the id that `/proc` shows to nvcap; `None` where it could not be found.
+    /// Thread, by the id that `/proc` shows to nvcap; `None` if it could not be found.
     pub tid: Option<u32>,
     /// Address of the thread state.
     pub address: u64,
 }
 
-/// The threads of a process by their ids inside its PID namespace: in a container these differ from the ids outside.
+/// Returns the threads of a process by their ids inside its PID namespace. In a container these differ from the ids outside.
 pub fn ids_inside(pid: u32) -> BTreeMap<u32, u32> {
     let inside = |tid: u32| {
         let line = procfs::status(tid, "NSpid")?;
         line.split_whitespace().next_back()?.parse::<u32>().ok()
     };
     let threads = procfs::threads(pid).unwrap_or_default().into_iter();
-    // One process, one namespace.
+    // A process has one namespace.
     if inside(pid) == Some(pid) {
         return threads.map(|tid| (tid, tid)).collect();
     }
@@ -42,7 +42,7 @@ pub fn ids_inside(pid: u32) -> BTreeMap<u32, u32> {
 }
 
 impl Python {
-    /// The thread states of all interpreters. `ids`: the process's threads by their ids inside ([`ids_inside`]).
+    /// Returns the thread states of all interpreters. `ids` has the process's threads by their ids inside ([`ids_inside`]).
     pub fn threads<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
@@ -58,7 +58,7 @@ impl Python {
             }
             let mut state = word(interpreter, o.threads).unwrap_or(0);
             for _ in 0..MOST_THREADS {
-                // A state that was freed while the list was walked.
+                // The state was freed while the list was walked.
                 if state == 0 || word(state, o.state_interpreter) != Some(interpreter) {
                     break;
                 }
@@ -87,7 +87,7 @@ impl Python {
                 return Some(*tid);
             }
         }
-        // 3.10 has no native id, and a forked child may still have its parent's.
+        // 3.10 has no native id, and in a forked child it may still be the parent's.
         let pthread = word(self.offsets.pthread).filter(|p| *p != 0)?;
         PTHREADS.into_iter().find_map(|(own, id)| {
             let own = memory.word(pthread.checked_add(own)?).ok()?;

@@ -1,11 +1,11 @@
-//! Faults among the records of a recording.
+//! Faults for the tests of recordings.
 
 use nvcap_decode::record::{
     At, ChannelId, Fault, FaultSource, Near, Notification, Record, Suspect, SuspectKind, Xid,
 };
 use nvcap_decode::wire::GpuVa;
 
-/// Faults with all members, and with none.
+/// Returns faults with all members, and with none.
 pub(super) fn all() -> Vec<Record> {
     let suspect = |kind, program: Option<u64>| Suspect {
         channel: ChannelId(1),

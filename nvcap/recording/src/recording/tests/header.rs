@@ -1,8 +1,8 @@
-//! Tests of the section header, for people, and of the first packet, for readers.
+//! Tests of the section header, which is for people, and of the first packet, which is for readers.
 
 use super::*;
 
-/// The text of an option of the file's first block.
+/// Returns the text of an option of the file's first block.
 fn option(file: &[u8], wanted: u16) -> Option<String> {
     let half = |at: usize| u16::from_le_bytes([file[at], file[at + 1]]);
     let mut at = 24;
@@ -27,7 +27,7 @@ fn hardware_is_the_processor_and_the_gpus() {
     };
     let both = "a processor; GPU 0: NVIDIA H200, 0000:c1:00.0, GPU-12ab; GPU 3";
     assert_eq!(hardware(info()), both);
-    // Without GPUs, and in recordings of earlier versions.
+    // Without GPUs, as in recordings of earlier versions.
     let none = TraceInfo {
         gpus: Vec::new(),
         ..info()
@@ -35,7 +35,7 @@ fn hardware_is_the_processor_and_the_gpus() {
     assert_eq!(hardware(none), "a processor");
 }
 
-/// The closest reading of each process's clock is at the trace's end, and in the comment of the section that follows it.
+/// Test that the closest reading of each process's clock is at the trace's end, and in the comment of the section that follows it.
 #[test]
 fn clocks_of_gpus_are_told_where_they_are_known() {
     let stamps = |pid, times: &[(Option<u64>, u64, u64)]| {
@@ -60,7 +60,7 @@ fn clocks_of_gpus_are_told_where_they_are_known() {
         |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(1_000)]).into_owned();
     let pair = "MONOTONIC 1000, REALTIME 1700000000000000000";
     assert!(comment(&to).contains(pair) && !comment(&to).contains("GPU of"));
-    // Without a time of the GPU, without a begin, the other way round: none of them is a clock.
+    // Without a time of the GPU, without a beginning, in reversed order: none of them is a clock.
     let none = [(None, 3, 4), (Some(7), 0, 4), (Some(7), 5, 4)];
     let is_channel = |r: &Record| matches!(r, Record::Channel(_));
     let channel = all_records().into_iter().find(is_channel).unwrap();
@@ -69,7 +69,7 @@ fn clocks_of_gpus_are_told_where_they_are_known() {
     let begun = to.len();
     let some = [(Some(70), 10, 90), (Some(80), 50, 60), (Some(90), 70, 99)];
     writer.record(&stamps(4711, &some), &mut to);
-    // The file's first section was begun when none was known: another one follows, with the same channels.
+    // When the file's first section began, no clock was known. A second section follows, with the same channels.
     let of = |at: &[u8]| String::from_utf8_lossy(at).into_owned();
     let section = of(&to[begun..]);
     assert!(

@@ -1,8 +1,8 @@
-//! Records that are longer than a reader takes.
+//! Tests of records that are longer than a reader accepts.
 
 use super::*;
 
-/// A reader gives up a record that is longer than any can be; a writer writes no such record.
+/// Test that a reader gives up a record that is too long to be one, and that a writer writes no such record.
 #[test]
 fn what_is_too_long_is_cut_or_counted() {
     let name: Arc<str> = "n".repeat(16 << 10).into();
@@ -53,8 +53,8 @@ fn what_is_too_long_is_cut_or_counted() {
     );
 }
 
-/// A reader bounds the bytes of the calls that it holds, and a writer stays within the bound, so that each stack has
-/// its frames.
+/// Test that a reader limits the bytes of the calls that it holds, and that a writer stays within the limit, so that each stack has its
+/// frames.
 #[test]
 fn stacks_beyond_the_bound_of_calls_are_whole() {
     const MOST: usize = 64 << 10;
@@ -72,7 +72,7 @@ fn stacks_beyond_the_bound_of_calls_are_whole() {
         })
     };
     let stacks: Vec<_> = (0..50).map(of).collect();
-    // Some follow each other, and some are named again when others have come between them.
+    // Some come in a row, and some come again after others.
     let order = (0..50).chain((0..500).map(|n| n * 7 % 50));
     let (mut file, mut writer) = (Vec::new(), Writer::new(info(), 7));
     writer.most_calls = MOST;

@@ -1,4 +1,4 @@
-//! Records of the modes of the trap, each field with a value of its own.
+//! Records of the modes of the trap, in which each field has its own value.
 
 use super::at;
 use nvcap_decode::ledger::{Captured, Trapped, Windows};

@@ -1,4 +1,4 @@
-//! Recordings of a newer nvcap: unknown packets are counted, and all others are read.
+//! Tests of recordings of a newer nvcap: unknown packets are counted, and all others are read.
 
 use super::super::kind::{AGAIN, Head, Kind};
 use super::super::messages as m;
@@ -18,7 +18,7 @@ fn packet(to: &mut Vec<u8>, kind: u8, flags: u8, number: u64, body: &[u8]) {
     crate::pcapng::packet(to, 0, 0, &[&head.bytes(body), body]);
 }
 
-/// A recording with a usual beginning and packets of an unknown kind.
+/// Makes a recording with a usual beginning and packets of an unknown kind.
 fn with_unknown(packets: &[(u8, u8, u64, &[u8])]) -> Vec<u8> {
     let mut to = Vec::new();
     Writer::new(info(), 7).begin_section(&mut to);
@@ -64,7 +64,7 @@ fn unknown_kinds_are_counted() {
     assert_eq!(errors, said);
 }
 
-/// A packet of an uncounted kind has the number of the next record. That record must not be taken for a repeated one.
+/// Test of a packet of an uncounted kind, which has the number of the next record. That record must not be taken for a repetition.
 #[test]
 fn packets_of_an_unknown_kind_hide_no_record() {
     let unmapping = m::Unmapping {
@@ -82,7 +82,7 @@ fn packets_of_an_unknown_kind_hide_no_record() {
     assert_eq!((records.len(), errors.len()), (1, 1), "{errors:?}");
 }
 
-/// A message with fields that this nvcap does not know means the same as without them.
+/// Test that a message with fields that this nvcap does not know means the same as without them.
 #[test]
 fn unknown_fields_are_skipped() {
     let all = all_records();
@@ -91,7 +91,7 @@ fn unknown_fields_are_skipped() {
     writer.begin_section(&mut plain);
     all.iter().for_each(|r| writer.record(r, &mut plain));
     writer.end(end(), &Ledger::new(), b"{}", &mut plain);
-    // Each packet anew, with the fields behind the last part of its body.
+    // Each packet again, with the fields behind the last part of its body.
     let mut newer = Vec::new();
     let mut blocks = crate::pcapng::Blocks::new(&plain[..]);
     crate::pcapng::section(&mut newer, &crate::pcapng::Options::new());
@@ -108,12 +108,12 @@ fn unknown_fields_are_skipped() {
     }
     let items = |bytes: &[u8]| Reader::new(bytes).map(Result::unwrap).collect::<Vec<_>>();
     let (plain, newer) = (items(&plain), items(&newer));
-    // The beginnings of two sections (a stamp tells the GPU's clock), and the end.
+    // The beginnings of two sections (a stamp shows the GPU's clock), and the end.
     assert_eq!(plain.len(), all.len() + 3);
     assert!(plain == newer);
 }
 
-/// An unknown event of a process, or an unknown loss, is not taken for a known one.
+/// Test that an unknown event of a process, or an unknown loss, is not taken for a known one.
 #[test]
 fn messages_without_a_known_choice_are_not_understood() {
     for kind in [Kind::Process, Kind::Loss] {

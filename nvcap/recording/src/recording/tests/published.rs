@@ -1,9 +1,9 @@
-//! Compares the published messages with the messages in use.
+//! Test that compares the published messages with the messages in use.
 
-/// Messages by name, each with its fields: number, name and type, as protobuf has it.
+/// Messages by name, each with its fields: number, name and type, in protobuf's terms.
 type Messages = std::collections::BTreeMap<String, Vec<(u32, String, String)>>;
 
-/// First number of fields that belong to no record.
+/// First number of the fields that belong to no record.
 const ADDED: u32 = 100;
 
 /// Returns the messages of `docs/nvcap.proto`.
@@ -106,13 +106,13 @@ fn used() -> Messages {
 fn the_published_messages_are_those_that_are_used() {
     let without_names = |messages: Messages| -> Messages {
         let mut messages = messages;
-        // Within a `oneof` Rust's names have no underscore.
+        // Within a `oneof`, Rust's names have no underscore.
         let fields = messages.values_mut().flatten();
         fields.for_each(|f| f.1 = f.1.replace('_', ""));
         messages
     };
     let (mut published, used) = (without_names(published()), without_names(used()));
-    // What `nvcap export wireshark` adds is of no record.
+    // Messages that `nvcap export wireshark` adds belong to no record.
     let added = ["Class", "Decoded", "Method", "Operation", "Stop", "Value"];
     added
         .iter()

@@ -1,4 +1,4 @@
-//! Samples of program counters among the records of a recording.
+//! Samples of program counters for the tests of recordings.
 
 use super::super::sample_messages;
 use nvcap_decode::record::{At, Record, Samples};
@@ -44,7 +44,7 @@ fn full() -> Samples {
     }
 }
 
-/// Samples with all members, and with none.
+/// Returns samples with all members, and with none.
 pub(super) fn all() -> Vec<Record> {
     let bare = Samples {
         at: full().at,
@@ -53,7 +53,7 @@ pub(super) fn all() -> Vec<Record> {
     [full(), bare].map(|s| Record::Samples(Box::new(s))).into()
 }
 
-/// A usual window takes less than ten bytes for each program counter.
+/// Test that a usual window takes less than ten bytes for each program counter.
 #[test]
 fn a_window_of_samples_is_short() {
     let mut samples = full();
@@ -75,7 +75,7 @@ fn a_window_of_samples_is_short() {
     assert_eq!(read, Ok(Record::Samples(Box::new(samples))));
 }
 
-/// Lists of unequal lengths are refused, whichever list it is.
+/// Test that lists of unequal lengths are refused, whichever list it is.
 #[test]
 fn lists_of_other_lengths_are_not_understood() {
     let sound = sample_messages::Samples::from(&full());

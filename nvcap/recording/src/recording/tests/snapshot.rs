@@ -1,9 +1,9 @@
-//! A snapshot with every field set.
+//! A snapshot with every field set, for tests.
 
 use super::{at, submission};
 use nvcap_decode::record::*;
 
-/// A snapshot that has each word of its enums once.
+/// Returns a snapshot in which each word of its enums occurs once.
 pub(super) fn snapshot() -> ProcessSnapshot {
     let channel = |n: u32, place, size, target, token_from| SnapshotChannel {
         facts: ChannelFacts {

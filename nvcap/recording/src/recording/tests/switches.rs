@@ -1,4 +1,4 @@
-//! Context switches among the records of a recording.
+//! Context switches for the tests of recordings.
 
 use super::super::switch_messages as messages;
 use nvcap_decode::record::{At, Identity, Record, Switches};
@@ -73,7 +73,7 @@ fn full() -> Switches {
     }
 }
 
-/// Switches with all members, and with none.
+/// Returns switches with all members, and with none.
 pub(super) fn all() -> Vec<Record> {
     let bare = Switches {
         scope: Scope::AllUsers,
@@ -84,7 +84,7 @@ pub(super) fn all() -> Vec<Record> {
     [full(), bare].map(|s| Record::Switches(Box::new(s))).into()
 }
 
-/// A usual window takes some ten bytes for each of the driver's records.
+/// Test that a usual window takes some ten bytes for each of the driver's records.
 #[test]
 fn a_window_of_switches_is_short() {
     let tags = [Tag::BEGIN, Tag::END].into_iter().cycle();
@@ -100,7 +100,7 @@ fn a_window_of_switches_is_short() {
     assert_eq!(read, Ok(Record::Switches(Box::new(switches))));
 }
 
-/// A time long after the window's end is none.
+/// Test that a time long after the window's end is refused.
 #[test]
 fn times_of_the_future_are_not_understood() {
     let mut switches = full();
@@ -118,7 +118,7 @@ fn times_of_the_future_are_not_understood() {
     assert_eq!(read, Ok(Record::Switches(Box::new(switches))));
 }
 
-/// Lists of unequal lengths are refused, whichever list it is.
+/// Test that lists of unequal lengths are refused, whichever list it is.
 #[test]
 fn lists_of_other_lengths_are_not_understood() {
     let sound = messages::Switches::from(&full());

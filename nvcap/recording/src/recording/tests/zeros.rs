@@ -1,8 +1,9 @@
-//! Files as some file systems leave them after a loss of power: of full length, with zeros where the last data did not reach the disk.
+//! Tests of files as some file systems leave them after a loss of power: of full length, with zeros where the last data did not reach the
+//! disk.
 
 use super::*;
 
-/// Bytes that a file system writes at once.
+/// Number of bytes that a file system writes at once.
 const PAGE: usize = 4096;
 
 #[test]
@@ -10,7 +11,7 @@ fn zeros_at_the_end_hide_nothing_before_them() {
     let all = numbered(200);
     let bytes = file_of(&all);
     let mut places: Vec<usize> = (1..bytes.len() / PAGE).map(|page| page * PAGE).collect();
-    // Zeros may begin between two blocks, too, or anywhere.
+    // Zeros may also begin between two blocks, or anywhere.
     let mut end = 0;
     while let Some(len) = bytes.get(end + 4..end + 8) {
         end += u32::from_le_bytes(len.try_into().unwrap()) as usize;
@@ -22,7 +23,7 @@ fn zeros_at_the_end_hide_nothing_before_them() {
         let mut lost = bytes.clone();
         lost[from..].fill(0);
         let (records, errors) = read(&lost);
-        // The last bytes may have been zeros.
+        // The last bytes may themselves have been zeros.
         if lost == bytes {
             continue;
         }
@@ -38,13 +39,13 @@ fn zeros_at_the_end_hide_nothing_before_them() {
             "{from}: {errors:?}"
         );
     }
-    // Zeros behind the end are no records.
+    // Zeros behind the end are not records.
     let longer = [&bytes[..], &[0; 3 * PAGE]].concat();
     let (records, errors) = read(&longer);
     assert_eq!((records.len(), errors.len()), (all.len(), 1), "{errors:?}");
 }
 
-/// Pages in the middle of a file that did not reach the disk, before later pages that did.
+/// Test of pages in the middle of a file that did not reach the disk, while later pages did.
 #[test]
 fn zeros_in_the_middle_hide_what_lay_there_alone() {
     let all = numbered(200);
