@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::{errands::MemoryFile, of_process};
+use super::{errands, of_process};
 
 /// The most bytes of an environment that are read. A process may declare all of its memory to be its
 /// environment (`prctl(PR_SET_MM_MAP)`), which may be gigabytes.
@@ -22,7 +22,7 @@ impl Environment {
     /// # Errors
     /// The errors of reading the file: no such process, or no right to read it.
     pub fn of_process(pid: u32) -> io::Result<Self> {
-        Self::read(MemoryFile::open(pid, of_process(pid, "environ"))?)
+        Self::read(errands::open(pid, of_process(pid, "environ"))?)
     }
 
     /// Reads an environment, up to [`MOST`] bytes of it. Each variable ends with a zero byte.

@@ -392,20 +392,10 @@ pub(super) fn read_file(
     }))
 }
 
-/// A file of a process in `/proc` that the kernel writes from the process's memory. Whoever reads it waits behind a read of that memory that
-/// never ends, so that it is read by an errand where memory is.
-#[derive(Debug)]
-pub(super) struct MemoryFile {
+/// An open file of a process in `/proc`.
+struct MemoryFile {
     pid: u32,
     file: File,
-}
-
-impl MemoryFile {
-    /// Opens a file of a process, at a path in `/proc`.
-    pub(super) fn open(pid: u32, path: String) -> io::Result<Self> {
-        let file = File::open(path)?;
-        Ok(Self { pid, file })
-    }
 }
 
 impl io::Read for MemoryFile {
@@ -413,6 +403,16 @@ impl io::Read for MemoryFile {
         let by_errand = read_file(self.pid, &self.file, None, to);
         by_errand.unwrap_or_else(|| self.file.read(to))
     }
+}
+
+/// Opens a file of a process in `/proc` that the kernel writes from the process's memory, at a path in `/proc`. Whoever reads it waits behind a
+/// read of that memory that never ends, so that it is read as memory is: by an errand where that is needed.
+///
+/// # Errors
+/// Those of opening the file.
+pub(super) fn open(pid: u32, path: String) -> io::Result<impl io::Read> {
+    let file = File::open(path)?;
+    Ok(MemoryFile { pid, file })
 }
 
 fn ask(pid: u32, user: User, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::{errands::MemoryFile, of_process};
+use super::{errands, of_process};
 
 /// One line: a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub fn each_line(
     between: &mut dyn FnMut(),
     each: &mut dyn FnMut(Line<'_>),
 ) -> io::Result<()> {
-    let mut file = MemoryFile::open(pid, of_process(pid, "maps"))?;
+    let mut file = errands::open(pid, of_process(pid, "maps"))?;
     let mut text = Vec::new();
     let mut piece = [0; 4096];
     loop {

@@ -20,8 +20,7 @@
 //! has ended has no memory.
 
 use std::{
-    fs,
-    io::{self, Read as _},
+    fs, io,
     os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
     path::Path,
     sync::LazyLock,
@@ -30,6 +29,7 @@ use std::{
 pub mod auxv;
 pub mod births;
 pub mod budget;
+mod command_line;
 pub mod environ;
 mod errands;
 pub mod kernel_log;
@@ -41,7 +41,7 @@ pub mod stat;
 pub mod tasks;
 pub mod unfit;
 
-use errands::MemoryFile;
+pub use command_line::{arguments, command_line};
 pub(crate) use lossy::text;
 use stat::Stat;
 
@@ -66,31 +66,6 @@ pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
     // Trailing spaces belong to the name.
     text.ok()
         .map(|t| t.strip_suffix('\n').unwrap_or(&t).to_owned())
-}
-
-/// The most bytes of a command line that are read: a process may have a command line of megabytes.
-const MOST_COMMAND_LINE: u64 = 4096;
-
-/// The command line of a process, its arguments divided by spaces, cut where it is very long; none where the process is gone or has
-/// none. The kernel reads it only from memory without a file (CVE-2018-1120), so that no program delays the answer but by a read that holds the
-/// lock of the process's memory.
-pub fn command_line(pid: u32) -> Option<String> {
-    let text = arguments(pid)?.join(" ");
-    let text = text.trim_end();
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-/// Returns the arguments of a process, read as for [`command_line`].
-pub fn arguments(pid: u32) -> Option<Vec<String>> {
-    let file = MemoryFile::open(pid, format!("/proc/{pid}/cmdline")).ok()?;
-    let mut bytes = Vec::new();
-    file.take(MOST_COMMAND_LINE).read_to_end(&mut bytes).ok()?;
-    let words = bytes.split(|byte| *byte == 0);
-    Some(
-        words
-            .map(|word| String::from_utf8_lossy(word).into_owned())
-            .collect(),
-    )
 }
 
 /// Returns the path of `what` of a process: `maps`, `mem`, `fd` and other files that belong to its memory. When the first thread has ended
