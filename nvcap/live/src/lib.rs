@@ -8,6 +8,7 @@ pub mod enrich;
 mod faults;
 pub mod how;
 pub mod observe;
+mod polled;
 pub mod run;
 pub mod samples;
 pub mod switches;

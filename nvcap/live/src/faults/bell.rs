@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use crate::polled::{to_poll, wait_for};
+
 /// A counter of the kernel's that one thread waits for and others raise.
 #[derive(Clone, Debug)]
 pub(super) struct Bell(Arc<File>);
@@ -36,21 +38,10 @@ impl Bell {
 
     /// Waits until it rings, until the descriptor `other` can be read, or for `most`. Tells whether `other` can be read.
     pub(super) fn wait(&self, other: Option<RawFd>, most: Duration) -> bool {
-        let to_poll = |fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // The kernel passes over a negative descriptor.
-        let mut both = [to_poll(self.0.as_raw_fd()), to_poll(other.unwrap_or(-1))];
-        let timeout = libc::timespec {
-            tv_sec: most.as_secs().cast_signed(),
-            tv_nsec: most.subsec_nanos().into(),
-        };
-        // SAFETY: two structures, which the kernel fills, and a time.
-        unsafe { libc::ppoll(both.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
+        let mut polled: Vec<libc::pollfd> = other.map(to_poll).into_iter().collect();
+        wait_for(&mut polled, &[self.0.as_raw_fd()], most);
         let _ = (&*self.0).read(&mut [0; 8]);
-        both[1].revents & libc::POLLIN != 0
+        other.is_some() && polled[0].revents & libc::POLLIN != 0
     }
 }
 

@@ -63,6 +63,18 @@ impl Work {
     }
 }
 
+/// Looks at the rings of processes, one look for all messages about a process.
+#[derive(Default)]
+struct Looks(BTreeMap<u32, Option<Rings>>);
+
+impl Looks {
+    /// Returns the look at a process; `None` where its rings cannot be read.
+    fn at(&mut self, pid: u32) -> Option<&Rings> {
+        let look = self.0.entry(pid).or_insert_with(|| suspects::rings(pid));
+        look.as_ref()
+    }
+}
+
 impl Pending {
     /// Finds the work that had not ended in the process's rings.
     fn work(&self, rings: Option<&Rings>, channels: &BTreeMap<ChannelId, Known>) -> Work {
@@ -293,15 +305,11 @@ impl Messages {
 
     /// Looks at the rings of the processes of new messages: the program may have given its channels up by the time at which its notifiers have
     /// been waited for. What was found stays found.
-    fn look_for_work(&mut self, processes: &BTreeMap<u32, Watched>) {
-        let mut looked: BTreeMap<u32, Option<Rings>> = BTreeMap::new();
+    fn look_for_work(&mut self, processes: &BTreeMap<u32, Watched>, looks: &mut Looks) {
         for new in self.pending.iter_mut().filter(|p| p.work.is_none()) {
-            let rings = looked
-                .entry(new.pid)
-                .or_insert_with(|| suspects::rings(new.pid));
             let none = BTreeMap::new();
             let channels = processes.get(&new.pid).map_or(&none, |w| &w.channels);
-            new.work = Some(new.work(rings.as_ref(), channels));
+            new.work = Some(new.work(looks.at(new.pid), channels));
         }
     }
 
@@ -312,7 +320,8 @@ impl Messages {
         now: Instant,
         is_due: impl Fn(u32) -> bool,
     ) -> Vec<Fault> {
-        self.look_for_work(processes);
+        let mut looks = Looks::default();
+        self.look_for_work(processes, &mut looks);
         let due = self
             .pending
             .extract_if(.., |p| {
@@ -323,7 +332,7 @@ impl Messages {
             let none = BTreeMap::new();
             let channels = processes.get(&p.pid).map_or(&none, |w| &w.channels);
             let known = p.channel.and_then(|c| channels.get(&c));
-            let later = p.work(suspects::rings(p.pid).as_ref(), channels);
+            let later = p.work(looks.at(p.pid), channels);
             let work = p.work.unwrap_or_default().joined(later);
             let page = p.xid.access().map(|access| access.page);
             let suspects = work.open.into_iter().map(|one| one.near(page)).collect();

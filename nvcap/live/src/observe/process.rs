@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::super::run::Target;
+use crate::polled::{to_poll, wait_for};
 pub(crate) use nvcap_process::clock::{now, own_cpu, thread_cpu};
 use nvcap_process::error::{Error, Result};
 use nvcap_process::procfs::{self, mem::Memory, unfit};
@@ -247,26 +248,6 @@ pub(crate) fn wait_for_end<'a>(
     wait_for(&mut polled, wakes, most);
     let ended = pids.into_iter().zip(polled).filter(|(_, p)| p.revents != 0);
     ended.map(|(pid, _)| pid).collect()
-}
-
-fn to_poll(fd: RawFd) -> libc::pollfd {
-    libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    }
-}
-
-/// Waits until one of these descriptors is ready or one of `wakes` becomes readable, for `most` at most.
-fn wait_for(polled: &mut Vec<libc::pollfd>, wakes: &[RawFd], most: Duration) {
-    let most = libc::timespec {
-        tv_sec: most.as_secs() as libc::time_t,
-        tv_nsec: most.subsec_nanos().into(),
-    };
-    polled.extend(wakes.iter().copied().map(to_poll));
-    let count = polled.len() as libc::nfds_t;
-    // SAFETY: `count` pollfds, a timespec, no signal mask.
-    unsafe { libc::ppoll(polled.as_mut_ptr(), count, &most, std::ptr::null()) };
 }
 
 impl OpenedProcess {

@@ -77,8 +77,8 @@ pub enum Target {
     Unused,
     /// Memory that is mapped and readable, and parses as methods.
     Parses,
-    /// Memory that is mapped and readable, but does not parse: it was overwritten since, or is no
-    /// pushbuffer.
+    /// Memory that is mapped, but does not parse: it was overwritten since, is no pushbuffer, or is not read because another program
+    /// serves it.
     Readable,
     /// Addresses that are not the process's. It is only known that the entries follow one another like those of a pushbuffer.
     Elsewhere,
